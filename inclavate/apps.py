@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class InclavateConfig(AppConfig):
+    name = "inclavate"
+    verbose_name = "Inclavate"
