@@ -1,0 +1,39 @@
+# One command each; every target may be run twice, and from any state.
+PYTHON ?= python3
+BIN := .venv/bin
+RUN_IN_DATA := INCLAVATE_DATA_DIR=$${INCLAVATE_DATA_DIR:-.data}
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+
+.DEFAULT_GOAL := help
+.PHONY: help setup dev up demo test lint lock
+
+help: ## say what there is
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+setup: ## make .venv and install what Inclavate needs
+	@$(PYTHON) scripts/setup.py
+
+dev: ## the same, and what the tests need
+	@$(PYTHON) scripts/setup.py dev
+
+up: setup ## start everything: http://127.0.0.1:8001
+	@$(RUN_IN_DATA) $(BIN)/inclavate up
+
+demo: setup ## start everything, make a sentence, hear it back (ONCE=1: then stop)
+	@$(RUN_IN_DATA) $(BIN)/python scripts/demo.py $(if $(ONCE),--once)
+
+test: dev ## every test on SQLite, then those of the database on PostgreSQL
+	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --database postgres -m database
+
+lint: dev ## style, types, import rules, missing migrations
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python manage.py makemigrations --check --dry-run
+
+lock: setup ## resolve requirements/*.txt anew
+	$(COMPILE) --group bootstrap -o requirements/bootstrap.txt
+	$(COMPILE) --extra embedded pyproject.toml -o requirements/embedded.txt
+	$(COMPILE) --extra dev --constraint requirements/embedded.txt pyproject.toml -o requirements/dev.txt
