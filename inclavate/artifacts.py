@@ -39,11 +39,14 @@ def _store() -> storage.Store:
 
 
 class Draft:
-    """An artifact being written: `write` chunks, then `store`, then `seal` in a transaction; or `abandon`."""
+    """An artifact being written: `write` chunks, then `store`, then `seal` in a transaction; or `abandon`.
 
-    def __init__(self, artifact: Artifact, reserved_bytes: int, max_bytes: int | None) -> None:
+    While it is pending, the row's `size` is what is reserved for it, so that the sweeper can give it back.
+    """
+
+    def __init__(self, artifact: Artifact, max_bytes: int | None) -> None:
         self.artifact = artifact
-        self._reserved_bytes = reserved_bytes
+        self.size = 0
         self._max_bytes = max_bytes
         self._head = b""
         self._hash = hashlib.sha256()
@@ -51,12 +54,11 @@ class Draft:
 
     def write(self, chunk: bytes) -> None:
         """Raises `PayloadTooLarge` past the cap, `QuotaExhausted` past the owner's quota or the store's room."""
-        artifact = self.artifact
-        artifact.size += len(chunk)
-        if self._max_bytes is not None and artifact.size > self._max_bytes:
+        self.size += len(chunk)
+        if self._max_bytes is not None and self.size > self._max_bytes:
             raise too_large(self._max_bytes)
-        if artifact.size > self._reserved_bytes:
-            self._reserve(max(artifact.size - self._reserved_bytes, _RESERVE_STEP_BYTES))
+        if self.size > self.artifact.size:
+            self._reserve(max(self.size - self.artifact.size, _RESERVE_STEP_BYTES))
         if len(self._head) < _SNIFF_BYTES:
             self._head += chunk[: _SNIFF_BYTES - len(self._head)]
         self._hash.update(chunk)
@@ -80,6 +82,7 @@ class Draft:
     def seal(self) -> Artifact:
         """Make the artifact ready. Inside a `database.write()`, after `store()`."""
         artifact = self.artifact
+        reserved_bytes, artifact.size = artifact.size, self.size
         artifact.state = Artifact.State.READY
         artifact.digest = self._hash.hexdigest()
         artifact.sniffed_type = self.sniffed_type or ""
@@ -93,7 +96,7 @@ class Draft:
         )
         if not sealed:
             raise errors.Conflict(f"Artifact {artifact.pk} was deleted while it was written.")
-        _count(artifact, +1, reserved_bytes=-self._reserved_bytes, reserved_objects=-1)
+        _count(artifact, +1, reserved_bytes=-reserved_bytes, reserved_objects=-1)
         return artifact
 
     def finish(self) -> Artifact:
@@ -107,7 +110,7 @@ class Draft:
         with database.write():
             gone, _ = Artifact.objects.filter(pk=self.artifact.pk, state=Artifact.State.PENDING).delete()
             if gone:
-                _change_usage(self.artifact, reserved_bytes=-self._reserved_bytes, reserved_objects=-1)
+                _change_usage(self.artifact, reserved_bytes=-self.artifact.size, reserved_objects=-1)
         if gone:
             self._writer.abort()
             _store().delete(self.artifact.store_key)
@@ -115,7 +118,8 @@ class Draft:
     def _reserve(self, size: int) -> None:
         with database.write():
             _reserve(self.artifact, size, 0)
-        self._reserved_bytes += size
+            Artifact.objects.filter(pk=self.artifact.pk).update(size=F("size") + size)
+        self.artifact.size += size
 
 
 def begin(
@@ -139,6 +143,7 @@ def begin(
         owner=owner,
         origin=origin,
         media_type=media_type,
+        size=expected_bytes,
         filename=filename,
         purpose=purpose,
         store_key=str(key),
@@ -151,7 +156,7 @@ def begin(
         if settings.ARTIFACT_TTL_HOURS:
             artifact.expires_at = now + timedelta(hours=settings.ARTIFACT_TTL_HOURS)
         artifact.save(force_insert=True)
-    return Draft(artifact, expected_bytes, max_bytes)
+    return Draft(artifact, max_bytes)
 
 
 def too_large(limit: int, got: int | None = None) -> errors.PayloadTooLarge:
@@ -239,7 +244,7 @@ def _remove(artifact: Artifact) -> None:
         if gone and artifact.state == Artifact.State.READY:
             _count(artifact, -1)
         elif gone:
-            _change_usage(artifact, reserved_objects=-1)
+            _change_usage(artifact, reserved_bytes=-artifact.size, reserved_objects=-1)
     if gone:
         try:
             _store().delete(artifact.store_key)
@@ -309,10 +314,10 @@ def usage(owner: Owner) -> dict[str, Any]:
 def usage_mismatches() -> list[str]:
     """Where the kept totals differ from COUNT and SUM, as sentences; empty when all is well."""
     counted = {
-        (row["owner"], row["origin"]): (row["bytes"], row["objects"])
+        (row["owner"], row["origin"]): (row["sum_bytes"], row["count"])
         for row in Artifact.objects.filter(state=Artifact.State.READY)
         .values("owner", "origin")
-        .annotate(bytes=Sum("size"), objects=Count("pk"))
+        .annotate(sum_bytes=Sum("size"), count=Count("pk"))
     }
     kept = {(row.owner_id, row.origin): (row.bytes, row.objects_count) for row in Usage.objects.all()}
     return [

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from inclavate import errors
+
 SCHEMA_VERSION = 1
 MODALITIES = ("audio", "image", "video", "text")
 
@@ -59,7 +61,8 @@ class Capability:
     def from_json(cls, data: Mapping[str, Any]) -> Capability:
         """Unknown members are dropped: an older web process may meet a newer worker's offer."""
         known = {f.name for f in fields(cls)}
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known})
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +132,124 @@ class Generator(Protocol):
 
     def unload(self) -> None:
         """Give the memory back."""
+
+
+# -- checking a request against a capability ---------------------------------------------------------------------------
+
+_SAMPLING = {"temperature": (0.0, 2.0), "top_p": (0.0, 1.0), "top_k": (0, 100_000), "repetition_penalty": (0.0, 10.0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The checks of one request; each raises `InvalidRequest` (or its contract's subclass) with a sentence.
+
+    `names` says what a field of `params` is called on the route that it came by ("text" is "input" on OpenAI's).
+    """
+
+    capability: Capability
+    params: Mapping[str, Any]
+    input_count: int
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def run(self) -> None:
+        if self.capability.task in (SPEECH, MUSIC):
+            self._audio()
+        else:
+            self._understanding()
+
+    def _audio(self) -> None:
+        capability = self.capability
+        prompt = "text" if capability.task == SPEECH else "prompt"
+        self._text(prompt, required=True)
+        self._choice("language", capability.languages)
+        self._choice("response_format", capability.formats or ("wav",))
+        self._number("max_duration_seconds", 0.1, 86_400.0)
+        for sampler, (low, high) in _SAMPLING.items():
+            self._number(sampler, low, high)
+        self._typed("normalize", bool, "true or false")
+        self._typed("instruct", str, "a string")
+        if capability.task == SPEECH:
+            self._speaker()
+            if capability.speed_range:
+                self._number("speed", *capability.speed_range)
+            self._typed("speed", (int, float), "a number")
+
+    def _speaker(self) -> None:
+        capability = self.capability
+        voice = self._typed("voice", str, "a string")
+        known = (*capability.voices, *capability.builtin_voices)
+        if voice is not None and voice not in known:
+            there = f"it has {', '.join(known)}" if known else "it has none to choose"
+            raise self._invalid("voice", f"{voice!r} is no voice of {capability.model}; {there}.")
+        if self.input_count and not capability.accepts_speaker:
+            raise errors.SpeakerUnsupported(
+                f"{capability.model} cannot speak like a clip; leave out input_artifacts and speaker_artifact.",
+                param="speaker_artifact",
+            )
+        if self.input_count > 1:
+            raise self._invalid("speaker_artifact", f"One clip is the most, not {self.input_count}.")
+        if capability.requires_speaker and voice is None and not self.input_count:
+            raise self._invalid("voice", f"{capability.model} needs a voice or a speaker_artifact.")
+        self._reference_text()
+
+    def _reference_text(self) -> None:
+        text = self._typed("reference_text", str, "a string")
+        if self.capability.requires_reference_text:
+            if not (text or "").strip() or not self.input_count:
+                raise self._invalid("reference_text", "A clip and the exact words said in it are required.")
+        elif text is not None:
+            raise self._invalid("reference_text", f"{self.capability.model} takes no reference text; leave it out.")
+
+    def _understanding(self) -> None:
+        if not self.input_count:
+            raise errors.NoInput(
+                f"{self.capability.model} needs at least one of input_artifacts.", param="input_artifacts"
+            )
+        self._text("prompt", required=False)
+        if self.capability.task == UNDERSTAND and not str(self.params.get("prompt") or "").strip():
+            raise errors.NoPrompt("params.prompt says what to look for; it must not be empty.", param="prompt")
+        if self.capability.task == TRANSCRIBE and self.input_count > 1:
+            raise errors.InvalidRequest(
+                f"One clip is transcribed at a time; input_artifacts has {self.input_count}.", param="input_artifacts"
+            )
+        self._choice("language", self.capability.languages)
+        self._number("max_tokens", 1, 1_000_000)
+        self._typed("thinking", bool, "true or false")
+        if self.params.get("timestamps") and not self.capability.timestamps:
+            raise self._invalid("timestamps", f"{self.capability.model} gives no timestamps; leave it out.")
+
+    def _text(self, field_name: str, *, required: bool) -> None:
+        text = self._typed(field_name, str, "a string")
+        if text is None and not required:
+            return
+        if text is None or (required and not text.strip()):
+            raise self._invalid(field_name, "It must be text, and not blank.")
+        limit = int(self.capability.limits.get("max_characters", 1_000_000))
+        if len(text) > limit:
+            raise self._invalid(field_name, f"It may have at most {limit:,} characters; {len(text):,} came.")
+
+    def _choice(self, field_name: str, options: Sequence[str]) -> None:
+        value = self._typed(field_name, str, "a string")
+        if value is not None and options and value not in options:
+            raise self._invalid(field_name, f"{value!r} is not one of {', '.join(options)}.")
+
+    def _number(self, field_name: str, low: float, high: float) -> None:
+        value = self._typed(field_name, (int, float), "a number")
+        if value is not None and not low <= value <= high:
+            raise self._invalid(field_name, f"It must be between {low} and {high}, not {value}.")
+
+    def _typed(self, field_name: str, kind: type | tuple[type, ...], wanted: str) -> Any:
+        value = self.params.get(field_name)
+        # A bool is an int to Python, and none to JSON.
+        if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+            raise self._invalid(field_name, f"It must be {wanted}, not {_shown(value)}.")
+        return value
+
+    def _invalid(self, field_name: str, sentence: str) -> errors.InvalidRequest:
+        name = self.names.get(field_name, field_name)
+        return errors.InvalidRequest(f"{name}: {sentence}", param=name)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -176,9 +176,7 @@ class Artifact(models.Model):
 
     class Meta:
         constraints = [
-            models.CheckConstraint(
-                condition=~Q(state="ready") | ~Q(digest=""), name="artifact_ready_has_a_digest"
-            ),
+            models.CheckConstraint(condition=~Q(state="ready") | ~Q(digest=""), name="artifact_ready_has_a_digest"),
         ]
         indexes = [
             # artifacts.page: an owner's artifacts, newest first

@@ -72,14 +72,21 @@ def _celery_broker(url: str) -> str:
     """redis-py writes a socket as `unix:///path?db=0`, kombu as `redis+socket:///path?virtual_host=0`."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
-        return f"redis+socket://{parts.path}" + (f"?{parts.query.replace('db=', 'virtual_host=')}" if parts.query else "")
+        return f"redis+socket://{parts.path}" + (
+            f"?{parts.query.replace('db=', 'virtual_host=')}" if parts.query else ""
+        )
     if parts.scheme in ("redis", "rediss"):
         return url
     raise ImproperlyConfigured(f"INCLAVATE_REDIS_URL must be redis:, rediss: or unix:, not {parts.scheme or url!r}.")
 
 
+def environment(**values: str) -> dict[str, str]:
+    """The environment for another process of ours: this one's, with each value as `INCLAVATE_<NAME>`."""
+    return dict(os.environ) | {f"INCLAVATE_{name}": value for name, value in values.items()}
+
+
 def _run_dir(data_dir: Path) -> Path:
-    """Where sockets and locks live: in the data folder, or, where that makes a socket's path too long, in a short one."""
+    """Where sockets and locks live: in the data folder, or in a short path where a socket's would be too long."""
     inside = data_dir / "run"
     if len(os.fsencode(inside / "valkey.sock")) <= 100:
         return inside
@@ -136,7 +143,8 @@ _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 ALLOWED_HOSTS = [*_text("ALLOWED_HOSTS", "").replace(",", " ").split()] or [*_LOCAL_HOSTS, HOST]
 
 SECRET_KEY = _text("SECRET_KEY", "")
-if not SECRET_KEY:
+IS_SECRET_KEY_GIVEN = SECRET_KEY != ""
+if not IS_SECRET_KEY_GIVEN:
     if IS_HOSTED:
         raise ImproperlyConfigured("INCLAVATE_SECRET_KEY must be set where the database is PostgreSQL.")
     SECRET_KEY = get_random_secret_key()

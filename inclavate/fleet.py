@@ -1,0 +1,105 @@
+"""Worker processes: register, heartbeat, offers, prune; and from the offers, what this deployment can do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+
+from inclavate import database, errors
+from inclavate.generators import Capability
+from inclavate.models import Offer, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A model, and whether a living worker runs it."""
+
+    capability: Capability
+    is_ready: bool
+
+
+def register(name: str, slots: int, capabilities: Iterable[Capability]) -> None:
+    """A worker process begins, and says what it can do."""
+    with database.write() as now:
+        worker, _ = Worker.objects.update_or_create(
+            name=name,
+            defaults={
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "slots": slots,
+                "started_at": now,
+                "seen_at": now,
+                "stopped_at": None,
+            },
+        )
+        worker.offers.all().delete()
+        Offer.objects.bulk_create(
+            Offer(
+                worker=worker,
+                model=capability.model,
+                capability=(data := capability.as_json()),
+                digest=hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest(),
+                seen_at=now,
+            )
+            for capability in capabilities
+        )
+
+
+def heartbeat(name: str) -> None:
+    with database.write() as now:
+        Worker.objects.filter(name=name).update(seen_at=now, stopped_at=None)
+        Offer.objects.filter(worker__name=name).update(seen_at=now)
+
+
+def stop(name: str) -> None:
+    """A worker process ends, or is known to be dead."""
+    with database.write() as now:
+        Worker.objects.filter(name=name, stopped_at=None).update(stopped_at=now)
+
+
+def offered(at: datetime | None = None) -> list[Offered]:
+    """Every model offered in the last 24 hours, by name; of several offers the newest counts."""
+    at = at or database.now()
+    newest = Offer.objects.filter(seen_at__gte=at - timedelta(seconds=settings.OFFER_TTL_SECONDS))
+    offers = {offer.model: offer for offer in newest.order_by("seen_at")}
+    living = _living(at)
+    return [Offered(Capability.from_json(offers[name].capability), name in living) for name in sorted(offers)]
+
+
+def _living(at: datetime) -> set[str]:
+    since = at - timedelta(seconds=settings.LEASE_SECONDS)
+    return set(
+        Offer.objects.filter(worker__stopped_at=None, worker__seen_at__gte=since).values_list("model", flat=True)
+    )
+
+
+def find(model: str, modality: str | None = None, task: str | None = None) -> Capability:
+    """The model's capability. Raises `NoGenerator`, naming what there is."""
+    known = [offer.capability for offer in offered()]
+    for capability in known:
+        if capability.model == model and modality in (None, capability.modality) and task in (None, capability.task):
+            return capability
+    wanted = " ".join(filter(None, [task, f"modality {modality!r}" if modality and not task else None]))
+    fitting = [c.model for c in known if modality in (None, c.modality) and task in (None, c.task)]
+    others = f"there are: {', '.join(fitting)}" if fitting else "there is none at all"
+    raise errors.NoGenerator(f"No generator {model!r} for {wanted or 'this'}; {others}.", param="model")
+
+
+def workers(at: datetime | None = None) -> list[Worker]:
+    """The worker processes that live, oldest first."""
+    since = (at or database.now()) - timedelta(seconds=settings.LEASE_SECONDS)
+    return list(Worker.objects.filter(stopped_at=None, seen_at__gte=since).order_by("started_at"))
+
+
+def prune(at: datetime | None = None) -> int:
+    """Forget workers, and their offers, that nobody saw for 24 hours; how many."""
+    at = at or database.now()
+    gone, by_model = Worker.objects.filter(seen_at__lt=at - timedelta(seconds=settings.OFFER_TTL_SECONDS)).delete()
+    return by_model.get("inclavate.Worker", 0) if gone else 0
