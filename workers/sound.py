@@ -1,0 +1,176 @@
+"""Sound files: writing WAV as it is made, reading anything that PyAV decodes, both with flat memory."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from inclavate.errors import InferenceFailed, InputUnreadable
+
+if TYPE_CHECKING:
+    import av
+    import numpy as np
+
+_HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
+_MAX_DATA_BYTES = 0xFFFFFFFF - _HEADER.size
+# Playlists and "concat" scripts name other files and addresses, so only formats that hold their own sound are opened.
+_FORMATS = "wav,w64,mp3,flac,ogg,matroska,webm,mov,mp4,m4a,aac,aiff,au,caf,amr"
+_NO_AUDIO = "The input is not audio that can be read."
+_NO_SAMPLES = "The input has no sound in it."
+_BROKEN = "The input's audio is broken and cannot be decoded."
+
+
+class WavWriter:
+    """A 16-bit PCM WAV file, written as its samples come; the header's sizes are right once it is closed.
+
+    Leaving the `with` because of an error removes the file.
+    """
+
+    def __init__(self, path: Path, sample_rate: int, channels: int = 1) -> None:
+        self.path = path
+        self.sample_rate = sample_rate
+        self.channels = channels
+        self.frames = 0
+        self._file = path.open("wb")
+        self._write_header()
+
+    @property
+    def duration_seconds(self) -> float:
+        return self.frames / self.sample_rate
+
+    def write(self, samples: np.ndarray[Any, Any]) -> None:
+        """Append samples of shape (frames,) or (frames, channels): int16, or floats that are clipped to -1..1."""
+        data = _as_pcm(samples).tobytes()
+        frame_bytes = 2 * self.channels
+        if self.frames * frame_bytes + len(data) > _MAX_DATA_BYTES:
+            raise InferenceFailed("The audio is longer than a WAV file can hold (4 GiB).")
+        self._file.write(data)
+        self.frames += len(data) // frame_bytes
+
+    def close(self) -> None:
+        if not self._file.closed:
+            self._file.seek(0)
+            self._write_header()
+            self._file.close()
+
+    def _write_header(self) -> None:
+        frame_bytes = 2 * self.channels
+        size = self.frames * frame_bytes
+        fmt = (16, 1, self.channels, self.sample_rate, self.sample_rate * frame_bytes, frame_bytes, 16)
+        self._file.write(_HEADER.pack(b"RIFF", 36 + size, b"WAVE", b"fmt ", *fmt, b"data", size))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._file.close()
+            self.path.unlink(missing_ok=True)
+
+
+def _as_pcm(samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    if samples.dtype == np.int16:
+        return samples.astype("<i2", copy=False)
+    if samples.dtype.kind != "f":
+        raise TypeError(f"samples must be int16 or floats, not {samples.dtype}")
+    finite = np.nan_to_num(samples.astype(np.float32), nan=0.0, posinf=1.0, neginf=-1.0)
+    scaled: np.ndarray[Any, Any] = np.rint(np.clip(finite, -1.0, 1.0) * 32767.0)
+    return scaled.astype("<i2")
+
+
+def duration_seconds(path: Path, check: Callable[[], None] = lambda: None) -> float:
+    """How long the first sound stream of a file is, whatever its header claims.
+
+    Raises `InputUnreadable` for what is no audio or has no samples. `check` is called between packets.
+    """
+    seconds = 0.0
+    has_sound = False
+    with _open(path) as container:
+        stream = container.streams.audio[0]
+        for packet in container.demux(stream):
+            check()
+            if not has_sound:
+                has_sound = any(frame.samples for frame in _decode(packet) or ())
+            if packet.pts is not None and packet.time_base is not None:
+                begin = packet.pts - (stream.start_time or 0)
+                seconds = max(seconds, float((begin + (packet.duration or 0)) * packet.time_base))
+    if not has_sound:
+        raise InputUnreadable(_NO_SAMPLES)
+    return seconds
+
+
+def read_mono(path: Path, sample_rate: int) -> Iterator[np.ndarray[Any, Any]]:
+    """The first sound stream of a file as float32 in -1..1, mixed to one channel, some thousand samples at a time.
+
+    Raises `InputUnreadable` for what is no audio or has no samples, and at the end for what is mostly broken.
+    """
+    import av
+
+    resampler = av.AudioResampler(format="flt", layout="mono", rate=sample_rate)
+    read_any = False
+    with _open(path) as container:
+        for frame in _frames(container):
+            # Broken timestamps would make the resampler insert or refuse samples; their order is all that is needed.
+            frame.pts = None
+            for resampled in resampler.resample(frame):
+                read_any = True
+                yield resampled.to_ndarray().reshape(-1)
+    if not read_any:
+        raise InputUnreadable(_NO_SAMPLES)
+    for resampled in resampler.resample(None):
+        yield resampled.to_ndarray().reshape(-1)
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[av.container.InputContainer]:
+    import av
+
+    try:
+        container = av.open(
+            f"file:{path}",
+            options={"protocol_whitelist": "file", "format_whitelist": _FORMATS},
+            metadata_errors="ignore",
+        )
+    except (av.FFmpegError, ValueError) as error:
+        raise InputUnreadable(_NO_AUDIO) from error
+    with container:
+        if not container.streams.audio:
+            raise InputUnreadable("The input has no sound in it: no audio stream was found.")
+        try:
+            yield container
+        except (av.FFmpegError, ValueError) as error:
+            raise InputUnreadable(_BROKEN) from error
+
+
+def _frames(container: av.container.InputContainer) -> Iterator[av.AudioFrame]:
+    """Decoded frames. Single broken packets are passed over, as players do; a file of mostly such is refused."""
+    good = broken = 0
+    for packet in container.demux(container.streams.audio[0]):
+        frames = _decode(packet)
+        if frames is None:
+            broken += 1
+            continue
+        good += 1
+        yield from (frame for frame in frames if frame.samples)
+    if broken > good:
+        raise InputUnreadable(_BROKEN)
+
+
+def _decode(packet: av.Packet) -> list[av.AudioFrame] | None:
+    """The packet's frames, or None where it is broken."""
+    import av
+
+    try:
+        return [frame for frame in packet.decode() if isinstance(frame, av.AudioFrame)]
+    except av.InvalidDataError:
+        return None
