@@ -6,15 +6,22 @@ S3-compatible server.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
+from urllib.parse import SplitResult, unquote, urlsplit
+
+MAX_KEY_LENGTH = 200
+_KEY = re.compile(r"[a-z0-9-]+(/[a-z0-9-]+)*")
 
 
 class StoreError(Exception):
-    """The store could not do it; the message says what and why, without credentials."""
+    """The store could not do it; the message says what and why, without credentials. For the log, not for a client."""
 
 
 class ObjectMissing(StoreError):
@@ -35,28 +42,45 @@ class Entry:
 
 
 class Writer(Protocol):
-    """An object being written. It does not exist until `commit`; leaving the `with` without one aborts it."""
+    """An object being written. It does not exist until `commit`; leaving the `with` without one aborts it.
+
+    Of one thread at a time. `write` and `commit` raise `ValueError` once it is committed or aborted.
+    """
 
     def write(self, chunk: bytes) -> None: ...
 
     def commit(self) -> None:
-        """Make the object readable, whole and durable, at once."""
+        """Make the object readable, whole and durable, at once; an older one with its key is replaced."""
 
     def abort(self) -> None:
         """Leave nothing behind. Safe to call twice, and after `commit` (then it does nothing)."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.abort()
+            return
+        # The first error is the one to tell; what an abort could not remove, `sweep` will.
+        with suppress(StoreError):
+            self.abort()
 
 
 class Store(Protocol):
-    """Keys are `[a-z0-9/-]+` and never come from user input. All methods block, and may be called from any thread."""
+    """Keys are at most 200 characters of `[a-z0-9-]`, in parts between single slashes, and never come from user input;
+    another key is a `ValueError`. All methods block, and may be called from any thread."""
 
     def create(self, key: str) -> Writer: ...
 
-    def read(self, key: str, start: int = 0, stop: int | None = None, chunk_bytes: int = 256 * 1024) -> Iterator[bytes]:
-        """The bytes start..stop (exclusive), in chunks. `ObjectMissing` is raised by the call, not by the first chunk."""
+    def read(
+        self, key: str, start: int = 0, stop: int | None = None, chunk_bytes: int = 256 * 1024
+    ) -> Generator[bytes, None, None]:
+        """The bytes start..stop (exclusive), in chunks; fewer where the object ends before, `ValueError` for
+        start > stop. `ObjectMissing` is raised by the call, not by the first chunk. `close()` it when leaving early.
+        """
 
     def size(self, key: str) -> int: ...
 
@@ -64,12 +88,73 @@ class Store(Protocol):
         """No error where there is none."""
 
     def entries(self) -> Iterator[Entry]:
-        """Every committed object, in any order, with flat memory."""
+        """Every committed object, in any order, with flat memory. Objects may come and go meanwhile."""
 
     def sweep(self, before: datetime) -> int:
-        """Remove unfinished writes begun before then; how many."""
+        """Remove unfinished writes begun before then; how many. One that still receives bytes may be spared."""
 
 
 def open_store(url: str) -> Store:
-    """The store for a URL. Raises `ValueError` naming what is wrong with the URL."""
-    raise ValueError(f"no store for {url!r}")
+    """The store for a URL. Raises `ValueError` saying what is wrong with the URL, `StoreError` for a folder that
+    cannot be used. `memory:` is a new, empty store at each call."""
+    parts = _split(url)
+    match parts.scheme:
+        case "file":
+            from storage.filesystem import FilesystemStore
+
+            return FilesystemStore(_folder(parts))
+        case "memory":
+            from storage.memory import MemoryStore
+
+            return MemoryStore()
+        case "s3":
+            try:
+                from storage.s3 import S3Store
+            except ModuleNotFoundError as error:
+                raise ValueError(f"an s3: store needs the extra `s3`: {error.name} is not installed") from error
+
+            return S3Store.from_url(parts)
+    raise ValueError("the store URL must begin with file:, memory: or s3:")
+
+
+def _split(url: str) -> SplitResult:
+    # An error of urlsplit's own quotes the part it cannot read, which may hold the secret.
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise ValueError("the store URL cannot be read: is every special character percent-encoded?") from None
+
+
+def _folder(parts: SplitResult) -> Path:
+    if parts.netloc not in ("", "localhost"):
+        raise ValueError("a file: store URL has three slashes, file:///path: it names no host")
+    if parts.query or parts.fragment:
+        raise ValueError("a file: store URL has no ? or #: percent-encode them if the path has")
+    path = Path(unquote(parts.path))
+    if not path.is_absolute() or path == Path("/") or "\0" in str(path):
+        raise ValueError("a file: store URL names an absolute folder below /, as file:///path")
+    return path
+
+
+def is_key(text: str) -> bool:
+    """Whether a store may have an object of this key."""
+    return len(text) <= MAX_KEY_LENGTH and _KEY.fullmatch(text) is not None
+
+
+def check_key(key: str) -> str:
+    """The key itself, or `ValueError`. For stores."""
+    if not is_key(key):
+        raise ValueError(f"{key[:MAX_KEY_LENGTH]!r} is no key of a store")
+    return key
+
+
+def check_range(start: int, stop: int | None) -> None:
+    """`ValueError` unless 0 <= start <= stop. For stores."""
+    if start < 0 or (stop is not None and stop < start):
+        raise ValueError(f"no range: {start}..{stop}")
+
+
+def opened(chunks: Generator[bytes, None, None]) -> Generator[bytes, None, None]:
+    """Run a reader to its first, empty, chunk: its errors are met, and `close()` lets go what it holds. For stores."""
+    next(chunks)
+    return chunks
