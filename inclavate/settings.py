@@ -109,7 +109,7 @@ EXTERNAL_REDIS_URL = _text("REDIS_URL", "")
 REDIS_URL = EXTERNAL_REDIS_URL or f"unix://{RUN_DIR}/valkey.sock"
 CELERY_BROKER_URL = _celery_broker(REDIS_URL)
 
-STORE_URL = _text("STORE_URL", f"file://{DATA_DIR}/objects")
+STORE_URL = _text("STORE_URL", (DATA_DIR / "objects").as_uri())
 MODELS_FILE = Path(_text("MODELS_FILE", str(BASE_DIR / "config" / "models.toml")))
 ADMIN_TOKEN = _text("ADMIN_TOKEN", "", "DPPAN_ADMIN_TOKEN")
 
