@@ -1,0 +1,317 @@
+"""Where a request becomes ours: request id, Host and Origin, the caller's owner, JSON, and any exception's envelope.
+
+Used by both kinds of route: Starlette's own (they stream or wait) and Django's behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import re
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
+from typing import IO, Any, TypeVar
+from urllib.parse import urlsplit
+
+import pydantic
+from django.conf import settings
+from django.db import Error as DatabaseError
+from django.db import OperationalError, close_old_connections
+from django.http import HttpRequest, JsonResponse
+from rest_framework import exceptions as drf
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.parsers import JSONParser
+from rest_framework.request import Request as DrfRequest
+from rest_framework.response import Response as DrfResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from inclavate import accounts, errors
+from inclavate.models import Owner
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+Shape = TypeVar("Shape", bound=pydantic.BaseModel)
+
+OPENAI_PREFIXES = ("/v1/files", "/v1/audio", "/v1/chat", "/v1/models", "/v1/embeddings")
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_MAX_JSON_DEPTH = 64
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
+# Every database connection of a web process belongs to one of these threads.
+pool = ThreadPoolExecutor(max_workers=settings.WEB_THREADS, thread_name_prefix="web")
+
+
+async def in_pool(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    """Call what blocks (a verb, a store) in the pool."""
+
+    def call() -> R:
+        close_old_connections()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            close_old_connections()
+
+    return await asyncio.get_running_loop().run_in_executor(pool, call)
+
+
+# -- who and from where ------------------------------------------------------------------------------------------------
+
+
+def request_id(offered: str | None) -> str:
+    """The caller's id where it is a plain word, else a new one."""
+    return offered if offered and _REQUEST_ID.fullmatch(offered) else str(uuid.uuid4())
+
+
+def check_host(host: str, origin: str | None) -> None:
+    """Refuse a name or a page that is not ours: DNS rebinding and other sites' scripts. Raises `Forbidden`."""
+    name = urlsplit(f"//{host}").hostname or ""
+    allowed = {h.strip("[]").lower() for h in settings.ALLOWED_HOSTS}
+    if name not in allowed and "*" not in allowed:
+        raise errors.Forbidden(f"The host {host!r} is not one that this server answers to (INCLAVATE_ALLOWED_HOSTS).")
+    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        raise errors.Forbidden(f"The origin {origin!r} is not this server's own.")
+
+
+def parse_id(text: str, name: str = "id") -> uuid.UUID:
+    """Raises `InvalidRequest` unless it is a lower-case UUID."""
+    if not _ID.fullmatch(text):
+        raise errors.InvalidRequest(f"{name}: {text[:80]!r} is no id; ids are lower-case UUIDs.", param=name)
+    return uuid.UUID(text)
+
+
+def parse_count(query: Mapping[str, str], name: str, default: int, low: int, high: int | None = None) -> int:
+    """A whole number of the query; clamped to `high`, refused below `low`."""
+    text = query.get(name)
+    if text is None:
+        return default
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise errors.InvalidRequest(f"{name} must be a whole number, not {text[:40]!r}.", param=name)
+    value = int(text)
+    if value < low:
+        raise errors.InvalidRequest(f"{name} must be at least {low}, not {value}.", param=name)
+    return value if high is None else min(value, high)
+
+
+def idempotency_key(in_header: str | None, in_body: str | None = None) -> str | None:
+    """The key of a request, from `Idempotency-Key` or its body. Raises `InvalidRequest`."""
+    if in_header is not None and in_body is not None and in_header != in_body:
+        raise errors.InvalidRequest(
+            "The header Idempotency-Key and the field idempotency_key differ.", param="idempotency_key"
+        )
+    key = in_body if in_header is None else in_header
+    if key is not None and not (1 <= len(key) <= 255 and key.isprintable()):
+        raise errors.InvalidRequest(
+            f"idempotency_key must be 1 to 255 printable characters; {len(key)} came.", param="idempotency_key"
+        )
+    return key
+
+
+# -- JSON in -----------------------------------------------------------------------------------------------------------
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """A JSON object whose every string and number the database can hold. Raises `InvalidRequest`."""
+    try:
+        value = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise errors.InvalidRequest(f"The body is not JSON: {error}.", param="body") from None
+    if not isinstance(value, dict):
+        raise errors.InvalidRequest(f"The body must be a JSON object, not {type(value).__name__}.", param="body")
+    _check_values(value, "body", 0)
+    return value
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is no JSON number")
+
+
+def _check_values(value: Any, where: str, depth: int) -> None:
+    if depth > _MAX_JSON_DEPTH:
+        raise errors.InvalidRequest(f"The body is nested deeper than {_MAX_JSON_DEPTH}.", param="body")
+    match value:
+        case str():
+            _check_text(value, where)
+        case float() if not math.isfinite(value):
+            raise errors.InvalidRequest(f"{where}: a number is out of range.", param=where)
+        case int() if abs(value) >= 2**63:
+            raise errors.InvalidRequest(f"{where}: a whole number is out of range (64 bits).", param=where)
+        case dict():
+            for key, item in value.items():
+                _check_text(key, where)
+                _check_values(item, key, depth + 1)
+        case list():
+            for item in value:
+                _check_values(item, where, depth + 1)
+
+
+def _check_text(text: str, where: str) -> None:
+    if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
+        raise errors.InvalidRequest(f"{where}: text may hold neither NUL nor half of a surrogate pair.", param=where)
+
+
+def validate(shape: type[Shape], data: Mapping[str, Any]) -> Shape:
+    """The typed request. Raises `InvalidRequest` for the first field that is wrong."""
+    try:
+        return shape.model_validate(data)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in first["loc"]) or "body"
+        raise errors.InvalidRequest(_sentence(name, first), param=name) from None
+
+
+def _sentence(name: str, problem: Any) -> str:
+    match problem["type"]:
+        case "missing":
+            return f"{name} is required."
+        case "extra_forbidden":
+            return f"{name} is no field of this request."
+        case _:
+            came = repr(problem["input"])
+            return f"{name}: {problem['msg']}; {came if len(came) <= 60 else came[:57] + '…'} came."
+
+
+async def read_body(request: Request) -> bytes:
+    """The body, in memory and capped. Raises `PayloadTooLarge`."""
+    limit = settings.MAX_BODY_BYTES
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise errors.PayloadTooLarge(f"The body may have at most {limit:,} bytes; more came.", param="body")
+    return bytes(body)
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    check_json_type(request.headers.get("content-type", ""))
+    return parse_json(await read_body(request))
+
+
+def check_json_type(content_type: str) -> None:
+    essence = content_type.partition(";")[0].strip().lower()
+    if essence != "application/json":
+        raise errors.UnsupportedBody(
+            f"Send the body as application/json, not {essence[:80] or 'without a Content-Type'}.", param="Content-Type"
+        )
+
+
+# -- errors out --------------------------------------------------------------------------------------------------------
+
+
+def as_ours(error: BaseException) -> errors.InclavateError:
+    """Any exception as one of ours; what nobody foresaw is logged and becomes `internal`."""
+    match error:
+        case errors.InclavateError():
+            return error
+        case ClientDisconnect():
+            return errors.InvalidRequest("The client closed the connection before its request was whole.")
+        case drf.MethodNotAllowed():
+            return errors.MethodNotAllowed(str(error.detail))
+        case drf.APIException() if error.status_code < 500:
+            return errors.InvalidRequest(str(error.detail))
+        case OperationalError():
+            log.error("the database does not answer: %s", error)
+            return errors.Unavailable("The database does not answer; try again later.", retry_after=5)
+        case DatabaseError():
+            log.exception("a query failed", exc_info=error)
+        case _:
+            log.exception("unexpected", exc_info=error)
+    return errors.InclavateError("Something went wrong on our side; the log has it under this x-request-id.")
+
+
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+def envelope(error: errors.InclavateError, path: str, code: str | None = None) -> dict[str, Any]:
+    """The body of an error, as the face that `path` belongs to writes it."""
+    code = code or error.code
+    if not path.startswith(OPENAI_PREFIXES):
+        return {"error": error.message, "code": code}
+    kind = "server_error" if error.status >= 500 else _OPENAI_TYPES.get(error.status, "invalid_request_error")
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
+
+
+def error_headers(error: errors.InclavateError) -> dict[str, str]:
+    """SDKs retry 409, 429 and 5xx by themselves: say where that helps, and when."""
+    headers = {}
+    if error.status == 409 or isinstance(error, errors.JobError | errors.StillRunning):
+        headers["x-should-retry"] = "false"
+    if error.retryable:
+        headers["Retry-After"] = str(error.retry_after or 5)
+    if isinstance(error, errors.RangeNotSatisfiable):
+        headers["Content-Range"] = f"bytes */{error.size}"
+    if isinstance(error, errors.Unauthenticated):
+        headers["WWW-Authenticate"] = "Bearer"
+    return headers
+
+
+def error_response(error: BaseException, path: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    ours = as_ours(error)
+    return JSONResponse(envelope(ours, path), ours.status, error_headers(ours) | dict(headers or {}))
+
+
+# -- adaptors ----------------------------------------------------------------------------------------------------------
+
+Endpoint = Callable[[Request, Owner], Awaitable[Response]]
+
+
+def endpoint(function: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    """A Starlette route of ours: the caller's owner comes in, an error goes out in its envelope."""
+
+    @wraps(function)
+    async def route(request: Request) -> Response:
+        try:
+            return await function(request, await in_pool(accounts.identify))
+        except Exception as error:  # noqa: BLE001 - the boundary: every error gets its envelope
+            return error_response(error, request.url.path)
+
+    return route
+
+
+class Authentication(BaseAuthentication):
+    """DRF's `request.user` is our `Owner`."""
+
+    def authenticate(self, request: DrfRequest) -> tuple[Any, None]:
+        return accounts.identify(), None
+
+
+class AlwaysJSON(BaseContentNegotiation):
+    """SDKs send Accept headers that name no JSON (application/octet-stream); an answer beats a 406."""
+
+    def select_parser(self, request: DrfRequest, parsers: Any) -> Any:
+        check_json_type(request.content_type)
+        return parsers[0]
+
+    def select_renderer(self, request: DrfRequest, renderers: Any, format_suffix: str | None = None) -> Any:
+        return renderers[0], renderers[0].media_type
+
+
+class StrictJSONParser(JSONParser):
+    def parse(self, stream: IO[Any], media_type: str | None = None, parser_context: Any = None) -> dict[str, Any]:
+        return parse_json(stream.read())
+
+
+def answer_exception(error: Exception, context: Mapping[str, Any]) -> DrfResponse:
+    """DRF's EXCEPTION_HANDLER."""
+    ours = as_ours(error)
+    return DrfResponse(envelope(ours, context["request"].path), ours.status, headers=error_headers(ours))
+
+
+def not_found(request: HttpRequest, exception: Exception | None = None) -> JsonResponse:
+    """Django's handler404."""
+    error = errors.NotFound(f"There is nothing at {request.path[:200]}.")
+    return JsonResponse(envelope(error, request.path), status=404)
+
+
+def server_error(request: HttpRequest) -> JsonResponse:
+    """Django's handler500: the exception itself is in the log."""
+    error = errors.InclavateError("Something went wrong on our side; the log has it under this x-request-id.")
+    return JsonResponse(envelope(error, request.path), status=500)

@@ -1,0 +1,79 @@
+"""The native API's JSON routes."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from django.conf import settings
+from django.http import HttpRequest, JsonResponse
+from django.views.decorators.http import require_safe
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from inclavate import artifacts, fleet, jobs
+from inclavate.faces.boundary import parse_count, parse_id, validate
+from inclavate.faces.native import shapes
+from inclavate.models import Owner
+
+
+def _owner(request: Request) -> Owner:
+    return cast(Owner, request.user)
+
+
+@require_safe
+def health(request: HttpRequest) -> JsonResponse:
+    return JsonResponse({"ok": True, "version": settings.VERSION})
+
+
+class Capabilities(APIView):
+    authentication_classes = ()
+
+    def get(self, request: Request) -> Response:
+        return Response({"generators": [shapes.generator_json(offer) for offer in fleet.offered()]})
+
+
+class Generations(APIView):
+    def get(self, request: Request) -> Response:
+        query = request.query_params
+        after = parse_id(query["after"], "after") if "after" in query else None
+        page = jobs.page(
+            _owner(request),
+            limit=parse_count(query, "limit", 100, 1, 1000),
+            offset=parse_count(query, "offset", 0, 0),
+            after=after,
+        )
+        return Response(shapes.jobs_json(page))
+
+    def post(self, request: Request) -> Response:
+        asked = validate(shapes.GenerationRequest, request.data)
+        submission = asked.submission(request.headers.get("Idempotency-Key"))
+        job, _ = jobs.submit(_owner(request), submission)
+        return Response(shapes.job_json(job), status=200 if job.is_terminal else 202)
+
+
+class Artifacts(APIView):
+    """The listing; uploads are a stream's business."""
+
+    def get(self, request: Request) -> Response:
+        query = request.query_params
+        after = parse_id(query["after"], "after") if "after" in query else None
+        page = artifacts.page(
+            _owner(request),
+            limit=parse_count(query, "limit", 100, 1, 1000),
+            offset=parse_count(query, "offset", 0, 0),
+            after=after,
+            origin=query.get("kind"),
+        )
+        return Response(shapes.artifacts_json(page))
+
+
+class ArtifactUsage(APIView):
+    def get(self, request: Request) -> Response:
+        return Response(artifacts.usage(_owner(request)))
+
+
+class ArtifactMeta(APIView):
+    def get(self, request: Request, artifact_id: str) -> Response:
+        artifact = artifacts.get(_owner(request), parse_id(artifact_id))
+        return Response(shapes.artifact_json(artifact))

@@ -1,0 +1,130 @@
+"""A job's changes, for everyone in this process who waits for them: SSE streams and synchronous routes alike.
+
+However many watch a job, it is read once and subscribed to once. A message that carries progress needs no read; any
+other makes one. Rows are read anyway every few seconds (messages may be lost), and once a second while the bus is down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+from django.db import Error as DatabaseError
+
+from inclavate import jobs, progress
+from inclavate.faces.boundary import in_pool
+from inclavate.models import Job
+
+log = logging.getLogger(__name__)
+
+_POLL_SECONDS = 5.0
+_POLL_SECONDS_WITHOUT_BUS = 1.0
+
+
+class Watched:
+    """One job that somebody watches. `job` is the latest known; `is_gone` once its row was deleted."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.is_gone = False
+        self.watchers = 0
+        self._changed = asyncio.Event()
+        self._stale = asyncio.Event()
+        self._rendered: dict[object, tuple[int, bytes]] = {}
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_gone or self.job.is_terminal
+
+    async def newer(self, than: int, timeout: float) -> bool:
+        """Wait for a revision above `than`, or the end of the row; False if `timeout` seconds pass first."""
+        try:
+            async with asyncio.timeout(timeout):
+                while self.job.revision <= than and not self.is_gone:
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def over(self, timeout: float) -> bool:
+        """Wait for the job's end; False if `timeout` seconds pass first."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not self.is_over:
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def rendered(self, shape: Callable[[Job], bytes]) -> bytes:
+        """`shape(job)`, made once a revision for all who watch."""
+        revision, text = self._rendered.get(shape, (-1, b""))
+        if revision != self.job.revision:
+            text = shape(self.job)
+            self._rendered[shape] = (self.job.revision, text)
+        return text
+
+    async def follow(self) -> None:
+        """Keep `job` fresh until its end."""
+        async with progress.bus.listening(self.job.pk, self._hear):
+            while not self.is_over:
+                self._stale.clear()
+                await self._read()
+                if not self.is_over:
+                    await self._wait_for_news()
+
+    async def _read(self) -> None:
+        try:
+            row = await in_pool(jobs.latest, self.job.pk)
+        except DatabaseError as error:
+            log.warning("job %s could not be read for its watchers: %s", self.job.pk, error)
+            return
+        if row is None:
+            self.is_gone = True
+        elif row.revision > self.job.revision:
+            self.job = row
+        else:
+            return
+        self._tell()
+
+    async def _wait_for_news(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_POLL_SECONDS if progress.bus.is_up else _POLL_SECONDS_WITHOUT_BUS):
+                await self._stale.wait()
+
+    def _hear(self, message: progress.Message) -> None:
+        if message["revision"] <= self.job.revision:
+            return
+        if "stage" not in message:
+            self._stale.set()
+            return
+        self.job.stage, self.job.fraction = message["stage"], message["fraction"]
+        self.job.revision = message["revision"]
+        self._tell()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
+_watched: dict[uuid.UUID, tuple[Watched, asyncio.Task[None]]] = {}
+
+
+@asynccontextmanager
+async def watching(job: Job) -> AsyncIterator[Watched]:
+    """Watch a job that the caller may see; never changes it."""
+    if job.pk not in _watched:
+        watched = Watched(job)
+        _watched[job.pk] = watched, asyncio.create_task(watched.follow(), name=f"watch {job.pk}")
+    watched, task = _watched[job.pk]
+    watched.watchers += 1
+    try:
+        yield watched
+    finally:
+        watched.watchers -= 1
+        if not watched.watchers:
+            del _watched[job.pk]
+            task.cancel()
