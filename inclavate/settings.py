@@ -99,6 +99,7 @@ RUN_DIR = _run_dir(DATA_DIR)
 HOST = _text("HOST", "127.0.0.1")
 PORT = _number(int, "PORT", 8001, 1, 65535)
 URL = _text("URL", f"http://127.0.0.1:{PORT}")
+API_KEY = _text("API_KEY", "")
 
 DATABASE_URL = _text("DATABASE_URL", f"sqlite:///{DATA_DIR}/inclavate.sqlite3")
 DATABASES = {"default": _database(DATABASE_URL)}
@@ -180,7 +181,7 @@ REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["inclavate.faces.boundary.Authentication"],
     "DEFAULT_PERMISSION_CLASSES": [],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["inclavate.faces.boundary.StrictJSONParser"],
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "inclavate.faces.boundary.AlwaysJSON",
     "EXCEPTION_HANDLER": "inclavate.faces.boundary.answer_exception",
     "UNAUTHENTICATED_USER": None,

@@ -1,0 +1,441 @@
+"""The command `inclavate`: runs the platform's parts, and talks to one over HTTP.
+
+`main` returns the exit code (`EXIT_CODES`). Results go to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, TextIO
+
+from inclavate.generators import SPEECH, TRANSCRIBE
+
+if TYPE_CHECKING:
+    # Imported where they are used: `inclavate --help` must not wait for an HTTP library.
+    from inclavate.client import Client, ClientError, Job
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+DONE, FAILED, USAGE, REFUSED, UNREACHABLE, ENDED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+EXIT_CODES = """\
+exit codes:
+  0    done
+  1    the job failed
+  2    wrong usage, a bad setting, or a file that cannot be read or written
+  3    the server refused the request (4xx), or has no model for it that is ready
+  4    the server cannot be reached, or answers 5xx
+  5    the job was cancelled, or its deadline passed
+  130  interrupted with Ctrl-C; the job was cancelled first
+"""
+SETTINGS = """\
+settings (environment):
+  INCLAVATE_URL      the server to talk to (http://127.0.0.1:8001)
+  INCLAVATE_API_KEY  a key, where the server asks for one
+"""
+# What Django's management does for us: name, summary, example.
+MANAGED = {
+    "up": ("start everything on this machine: web, worker, sweeper, Valkey", "inclavate up"),
+    "web": ("run the web process alone", "inclavate web"),
+    "worker": ("run one worker alone", "inclavate worker"),
+    "sweeper": ("run the sweeper alone", "inclavate sweeper"),
+}
+DEFAULT_OUTPUT = "out.wav"
+
+
+class Stop(Exception):
+    """Ends the command with a code and one line on stderr."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Progress:
+    """Shows a job's way on `stream`: a bar on a terminal; in a pipe a line where something changed, at most one a
+    second; nothing if quiet."""
+
+    WIDTH = 30
+
+    def __init__(self, stream: TextIO, *, is_quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._is_quiet = is_quiet
+        self._is_terminal = stream.isatty()
+        self._clock = clock
+        self._said = ""
+        self._said_at = float("-inf")
+
+    def __call__(self, job: Job) -> None:
+        if self._is_quiet:
+            return
+        if self._is_terminal:
+            self._draw(job)
+        elif (line := _stage_of(job)) != self._said and (job.is_finished or self._clock() - self._said_at >= 1.0):
+            self._said, self._said_at = line, self._clock()
+            print(line, file=self._stream, flush=True)
+
+    def _draw(self, job: Job) -> None:
+        share = 1.0 if job.state == "completed" else job.progress_fraction or 0.0
+        bar = ("#" * round(share * self.WIDTH)).ljust(self.WIDTH, ".")
+        end = "\n" if job.is_finished else ""
+        self._stream.write(f"\r\x1b[K[{bar}] {_stage_of(job)}{end}")
+        self._stream.flush()
+        self._said = "" if end else bar
+
+    def close(self) -> None:
+        """End a bar that was left standing."""
+        if self._is_terminal and self._said:
+            self._stream.write("\n")
+            self._said = ""
+
+
+def _stage_of(job: Job) -> str:
+    if job.state != "running" or not job.progress_stage:
+        return job.state
+    fraction = "" if job.progress_fraction is None else f" {job.progress_fraction:.0%}"
+    return f"{job.progress_stage}{fraction}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(words)
+    except SystemExit as end:  # argparse's and Django's way out
+        return end.code if isinstance(end.code, int) else DONE if end.code is None else _complain(str(end.code), USAGE)
+    except Stop as stop:
+        return _complain(str(stop), stop.code)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe went away (`inclavate jobs | head`); Python must not complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except OSError as error:
+        return _complain(f"{error.filename or 'I/O'}: {error.strerror or error}", USAGE)
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"inclavate: {_one_line(message)}", file=sys.stderr)
+    return code
+
+
+def _finite(text: str) -> float:
+    """A number that JSON can carry."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(text)
+    return number
+
+
+def _run(words: list[str]) -> int:
+    parser = build_parser()
+    own = {"speak", "transcribe", "jobs", "cancel"}
+    if words and not words[0].startswith("-") and words[0] not in own:
+        return _manage(parser, words)
+    args = parser.parse_args(words)
+    if args.version:
+        print(f"inclavate {_load_settings().VERSION}")
+        return DONE
+    if "run" not in args:
+        parser.print_help(sys.stderr)
+        return USAGE
+    return _talk(args)
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=100)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="inclavate",
+        description="Speech from text and text from speech, as durable jobs on your own machine.",
+        epilog=f"{SETTINGS}\n{EXIT_CODES}\nDjango's own commands work too: inclavate migrate, inclavate shell …",
+        formatter_class=_HelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and stop")
+    commands = parser.add_subparsers(metavar="COMMAND", title="commands")
+    for name, (summary, _) in MANAGED.items():
+        commands.add_parser(name, help=summary, add_help=False)
+    _add_speak(commands)
+    _add_transcribe(commands)
+    _add_jobs(commands)
+    _add_cancel(commands)
+    return parser
+
+
+def _add(
+    commands: Commands,
+    name: str,
+    run: Callable[[Client, argparse.Namespace], int],
+    summary: str,
+    more: str,
+    example: str,
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}. {more}".strip(),
+        epilog=f"example:\n  {example}\n\n{SETTINGS}\n{EXIT_CODES}",
+        formatter_class=_HelpFormatter,
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_speak(commands: Commands) -> None:
+    command = _add(
+        commands,
+        "speak",
+        speak,
+        "speak a text into a WAV file",
+        f"""The file's name is printed when it is there.
+
+Without -o the file is {DEFAULT_OUTPUT}, and one that exists is kept (exit code 2). With -o FILE, FILE is
+replaced once the new one is whole.""",
+        'inclavate speak "Good morning." -o morning.wav\n  fortune | inclavate speak - -o - | aplay',
+    )
+    command.set_defaults(prepare=prepare_speak)
+    command.add_argument("text", metavar="TEXT", help="what to say; - reads it from stdin, as UTF-8")
+    command.add_argument(
+        "-o", "--output", metavar="FILE", help=f"where to write it; - is stdout (default: {DEFAULT_OUTPUT})"
+    )
+    command.add_argument("--model", help="the model's name (default: the first speech model that is ready)")
+    command.add_argument("--voice", help="one of the model's voices (default: the model's own)")
+    command.add_argument("--speed", type=_finite, help="2 is twice as fast, where the model has a pace")
+    command.add_argument("--seed", type=int, help="the same seed gives the same sound, where the model honours one")
+    _add_quiet(command)
+
+
+def _add_transcribe(commands: Commands) -> None:
+    command = _add(
+        commands,
+        "transcribe",
+        transcribe,
+        "print what is said in an audio file",
+        "Only the transcript goes to stdout.",
+        "inclavate transcribe meeting.wav > meeting.txt",
+    )
+    command.set_defaults(prepare=prepare_transcribe)
+    command.add_argument(
+        "file", metavar="FILE", type=Path, help="a WAV or MP3 file, or another kind that the model reads"
+    )
+    command.add_argument("--model", help="the model's name (default: the first transcription model that is ready)")
+    command.add_argument("--language", help="print nothing if another language than this is heard (en, de …)")
+    _add_quiet(command)
+
+
+def _add_jobs(commands: Commands) -> None:
+    command = _add(commands, "jobs", jobs, "list jobs, newest first", "", "inclavate jobs --limit 5")
+    command.add_argument("--limit", type=int, default=20, help="how many (default: 20, at most 1000)")
+    command.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _add_cancel(commands: Commands) -> None:
+    command = _add(commands, "cancel", cancel, "stop a job, waiting or running", "", "inclavate cancel 9f1c7b52-…")
+    command.add_argument("id", metavar="ID", help="the job's id, as `inclavate jobs` shows it")
+
+
+def _add_quiet(command: argparse.ArgumentParser) -> None:
+    command.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def _load_settings() -> ModuleType:
+    from django.core.exceptions import ImproperlyConfigured
+
+    try:
+        from inclavate import settings
+    except ImproperlyConfigured as error:
+        raise Stop(USAGE, str(error)) from None
+    return settings
+
+
+def _manage(parser: argparse.ArgumentParser, words: list[str]) -> int:
+    """Hand the command to Django's management."""
+    _load_settings()
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "inclavate.settings")  # noqa: TID251 (Django is told in no other way)
+    import django
+    from django.core.management import ManagementUtility, get_commands, load_command_class
+
+    django.setup()
+    name = words[0]
+    if name not in {"help", *get_commands()}:
+        parser.error(f"there is no command {name!r}; inclavate --help lists them")
+    if name in MANAGED and {"-h", "--help"} & set(words):
+        example = f"example: {MANAGED[name][1]}"
+        load_command_class(get_commands()[name], name).create_parser("inclavate", name, epilog=example).print_help()
+        return DONE
+    ManagementUtility(["inclavate", *words]).execute()
+    return DONE
+
+
+def _talk(args: argparse.Namespace) -> int:
+    settings = _load_settings()
+    from inclavate.client import Client, ClientError
+
+    if "prepare" in args:
+        args.prepare(args)
+    try:
+        with Client(settings.URL, settings.API_KEY or None) as client:
+            # Tried once, where the others are tried for seconds: an absent server is told at once.
+            client.health()
+            code: int = args.run(client, args)
+            return code
+    except ClientError as error:
+        return _complain(f"{error}{_advice(error)}", _code_of(error))
+
+
+def _code_of(error: ClientError) -> int:
+    from inclavate.client import JobFailed, NoModel, Refused
+
+    match error:
+        case JobFailed(job=job):
+            return FAILED if job.state == "failed" else ENDED
+        case Refused(status=status):
+            # 507 is a full quota: a refusal, whatever its number.
+            return REFUSED if status < 500 or status == 507 else UNREACHABLE
+        case NoModel():
+            return REFUSED
+    return UNREACHABLE
+
+
+def _advice(error: ClientError) -> str:
+    from inclavate.client import Refused, Unreachable
+
+    match error:
+        case Unreachable(is_unsent=True):
+            return " Start one with `inclavate up`, or set INCLAVATE_URL."
+        case Refused(status=401):
+            return " Set INCLAVATE_API_KEY."
+    return ""
+
+
+def _finish(client: Client, job: Job, args: argparse.Namespace) -> Job:
+    """Follow the job to its end, with its progress on stderr. Ctrl-C cancels it."""
+    from inclavate.client import ClientError
+
+    progress = Progress(sys.stderr, is_quiet=args.quiet)
+    try:
+        return client.wait(job.id, progress)
+    except KeyboardInterrupt:
+        progress.close()
+        with suppress(ClientError):
+            client.cancel(job.id)
+        _complain(f"interrupted; job {job.id} is cancelled", INTERRUPTED)
+        raise
+    finally:
+        progress.close()
+
+
+def prepare_speak(args: argparse.Namespace) -> None:
+    """What can be wrong before anything is sent: the text's encoding, the output's place."""
+    try:
+        args.text = sys.stdin.buffer.read().decode("utf-8") if args.text == "-" else args.text
+        args.text.encode("utf-8")
+    except UnicodeError:
+        raise Stop(USAGE, "the text is not UTF-8") from None
+    if args.output == "-":
+        if sys.stdout.isatty():
+            raise Stop(USAGE, "-o - writes a sound file to stdout, which is a terminal here; redirect it")
+        return
+    target = Path(args.output or DEFAULT_OUTPUT)
+    if target.is_dir():
+        raise Stop(USAGE, f"{target} is a folder; -o takes a file")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise Stop(USAGE, f"nothing can be written in {target.parent}")
+    if args.output is None and target.exists():
+        raise Stop(USAGE, f"{target} exists and is kept; name another file, or this one, with -o")
+
+
+def speak(client: Client, args: argparse.Namespace) -> int:
+    model = args.model or client.first_ready(SPEECH).model
+    params = {name: value for name in ("text", "voice", "speed") if (value := getattr(args, name)) is not None}
+    job = _finish(client, client.submit(model, "audio", params, seed=args.seed), args)
+    if args.output == "-":
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            client.download(_output(job), Path(folder) / "speech").open("rb") as file,
+        ):
+            shutil.copyfileobj(file, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+        return DONE
+    path = client.download(_output(job), args.output or DEFAULT_OUTPUT)
+    if not args.quiet:
+        print(path)
+    return DONE
+
+
+def _output(job: Job) -> str:
+    if not job.output_artifacts:
+        raise Stop(FAILED, f"job {job.id} completed, but what it made is no longer there")
+    return job.output_artifacts[0]
+
+
+def prepare_transcribe(args: argparse.Namespace) -> None:
+    if not args.file.is_file():
+        raise Stop(USAGE, f"{args.file} is no file")
+
+
+def transcribe(client: Client, args: argparse.Namespace) -> int:
+    """As a job of its own, not by the synchronous route: it can be watched, cancelled, and take any time."""
+    from inclavate.client import ClientError
+
+    model = args.model or client.first_ready(TRANSCRIBE).model
+    clip = client.upload(args.file)
+    try:
+        params = {"language": args.language} if args.language else {}
+        job = _finish(client, client.submit(model, "text", params, input_artifacts=[clip.id]), args)
+        print(client.read_text(_output(job)).strip())
+    finally:
+        with suppress(ClientError):
+            client.delete_artifact(clip.id)
+    return DONE
+
+
+def jobs(client: Client, args: argparse.Namespace) -> int:
+    page = client.jobs(limit=args.limit)
+    for job in page.jobs:
+        print(_as_json(job) if args.json else _as_row(job))
+    if page.is_truncated and not args.json:
+        print(f"… and more; --limit {args.limit * 2} shows more of them", file=sys.stderr)
+    return DONE
+
+
+def _as_json(job: Job) -> str:
+    values = asdict(job)
+    del values["revision"]
+    return json.dumps(values, default=lambda time: time.isoformat(timespec="milliseconds"), ensure_ascii=False)
+
+
+def _as_row(job: Job) -> str:
+    created = f"{job.created_at.astimezone():%Y-%m-%d %H:%M:%S}" if job.created_at else ""
+    params = job.params or {}
+    about = job.error_message or params.get("text") or params.get("prompt") or ""
+    return f"{job.id}  {job.state:<9}  {created:<19}  {job.model:<20}  {_one_line(str(about))[:60]}".rstrip()
+
+
+def cancel(client: Client, args: argparse.Namespace) -> int:
+    job = client.cancel(args.id)
+    print(f"{job.id}  {job.state}{' (cancel requested)' if not job.is_finished else ''}")
+    return DONE
+
+
+def _one_line(text: str) -> str:
+    """What a server sends must not move a terminal's cursor."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
