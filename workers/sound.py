@@ -166,11 +166,11 @@ def _frames(container: av.container.InputContainer) -> Iterator[av.AudioFrame]:
         raise InputUnreadable(_BROKEN)
 
 
-def _decode(packet: av.Packet) -> list[av.AudioFrame] | None:
+def _decode(packet: av.Packet[av.AudioStream]) -> list[av.AudioFrame] | None:
     """The packet's frames, or None where it is broken."""
     import av
 
     try:
-        return [frame for frame in packet.decode() if isinstance(frame, av.AudioFrame)]
+        return list(packet.decode())
     except av.InvalidDataError:
         return None

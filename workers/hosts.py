@@ -1,0 +1,353 @@
+"""Engine processes: started, kept while they are of use, and ended. Thread-safe; a `Host` itself is for one thread."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from inclavate.errors import EngineCrashed, InferenceFailed, NoGenerator
+from inclavate.generators import Input
+from workers.catalog import Catalog, Entry
+from workers.child import MAX_REPORT_BYTES
+
+END_SECONDS = 2.0
+_SEND_SECONDS = 10
+_ROOT = Path(__file__).resolve().parent.parent
+_KEPT_VARIABLES = frozenset({"PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CACHE_HOME", "PYTHONPATH"})
+_KEPT_PREFIXES = ("LC_", "LD_", "OMP_", "OPENBLAS_", "MKL_", "CUDA_", "NVIDIA_")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineJob:
+    """What an engine is asked to do. `workdir` is an empty folder that exists."""
+
+    params: Mapping[str, Any]
+    inputs: Sequence[Input]
+    seed: int | None
+    workdir: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The model is in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    stage: str
+    fraction: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The engine passed a `check()`: it is alive. At most four a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """An output file under the job's workdir, complete."""
+
+    path: Path
+    media_type: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The job's last event: it is complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelledByRequest:
+    """The job's last event: the engine stopped because it was asked to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The job's last event; `code` and `message` as of an `errors.JobError`."""
+
+    code: str
+    message: str
+
+
+Event: TypeAlias = Loaded | Progress | Step | Note | Produced | Done | CancelledByRequest | Failed
+
+
+class Host:
+    """One engine process with its model. Get one from `Hosts.session`."""
+
+    def __init__(self, entry: Entry, environment: Mapping[str, str]) -> None:
+        self.model = entry.model
+        self.idle_since = 0.0
+        self._job = 0
+        self._workdir = Path()
+        self._is_busy = False
+        self._is_usable = True
+        self._was_killed = False
+        self._kill_lock = threading.Lock()
+        self._process, self._connection = _start(environment)
+        self._send({"do": "load", "engine": entry.engine, "options": dict(entry.options)})
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether it is between jobs, alive and in a known state."""
+        return self._is_usable and not self._is_busy and not self._has_exited()
+
+    def run(self, job: EngineJob) -> None:
+        """Start a job; it runs once the model is loaded. Then `poll` until Done, CancelledByRequest or Failed."""
+        if self._is_busy:
+            raise RuntimeError("this engine process already runs a job")
+        self._job += 1
+        self._is_busy = True
+        self._workdir = job.workdir.resolve()
+        self._send(
+            {
+                "do": "generate",
+                "job": self._job,
+                "params": dict(job.params),
+                "inputs": [[str(given.path), given.media_type] for given in job.inputs],
+                "seed": job.seed,
+                "workdir": str(job.workdir),
+            }
+        )
+
+    def poll(self, timeout: float) -> Event | None:
+        """The next event, or None after `timeout` seconds without one. A dead process is a `Failed`."""
+        try:
+            if not self._connection.poll(timeout):
+                return None
+            frame = self._connection.recv_bytes(MAX_REPORT_BYTES)
+        except (EOFError, OSError):
+            return self._crashed()
+        try:
+            return self._event(json.loads(frame))
+        except (ValueError, KeyError, TypeError):
+            logger.exception("Engine process %s of %s sent what is no report", self.pid, self.model)
+            return self._abandon(Failed(EngineCrashed.code, "The engine process sent a report that cannot be read."))
+
+    def cancel(self) -> None:
+        """Ask the running job to stop at its next check."""
+        self._send({"do": "cancel", "job": self._job})
+
+    def kill(self) -> None:
+        """End the process, and what it started, at once. Safe at any time, from any thread, and twice."""
+        self._was_killed = True
+        self._is_usable = False
+        with self._kill_lock:
+            # Until it is reaped its number is nobody else's, so the signal meets its group and no other.
+            if self._process.returncode is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def ask_to_end(self) -> None:
+        """Ask an idle process to unload and end; `end` waits for it."""
+        self._is_usable = False
+        self._send({"do": "unload"})
+
+    def end(self, deadline: float) -> None:
+        """Wait for the end until `deadline` (monotonic seconds), then kill."""
+        self._await_exit(deadline)
+        self.kill()
+        self._connection.close()
+
+    def _has_exited(self) -> bool:
+        """Whether it is dead, without reaping it (see `kill`)."""
+        if self._process.returncode is not None:
+            return True
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def _await_exit(self, deadline: float) -> None:
+        while not self._has_exited() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _send(self, command: dict[str, Any]) -> None:
+        try:
+            self._connection.send_bytes(json.dumps(command).encode())
+        except OSError:
+            # Dead, or not reading any more: the next poll says so.
+            self.kill()
+
+    def _event(self, report: dict[str, Any]) -> Event:
+        match report["say"]:
+            case "loaded":
+                return Loaded()
+            case "progress":
+                fraction = report["fraction"]
+                return Progress(str(report["stage"]), None if fraction is None else float(fraction))
+            case "step":
+                return Step()
+            case "note":
+                return Note(str(report["text"]))
+            case "output":
+                return self._produced(report)
+            case "done":
+                return self._finish(Done())
+            case "cancelled":
+                return self._finish(CancelledByRequest())
+            case "failed":
+                failed = Failed(str(report["code"]), str(report["message"]))
+                return self._finish(failed) if report["is_clean"] is True else self._abandon(failed)
+            case other:
+                raise ValueError(f"unknown report {other!r}")
+
+    def _produced(self, report: dict[str, Any]) -> Produced | Failed:
+        path = Path(str(report["path"]))
+        # The engine may have been talked into anything by its input; what it names is published.
+        real = path.resolve()
+        if not (real.is_relative_to(self._workdir) and real.is_file()):
+            return self._abandon(
+                Failed(InferenceFailed.code, "The engine named an output that is not in its work folder.")
+            )
+        return Produced(real, str(report["media_type"]), dict(report["facts"]))
+
+    def _finish(self, last: Done | CancelledByRequest | Failed) -> Done | CancelledByRequest | Failed:
+        self._is_busy = False
+        return last
+
+    def _abandon(self, failed: Failed) -> Failed:
+        self._is_busy = False
+        self.kill()
+        return failed
+
+    def _crashed(self) -> Failed:
+        was_killed = self._was_killed
+        self._await_exit(time.monotonic() + END_SECONDS)
+        has_exited = self._has_exited()
+        failed = self._abandon(Failed(EngineCrashed.code, ""))
+        returncode = self._process.returncode if has_exited and not was_killed else None
+        return replace(failed, message=_obituary(returncode))
+
+
+class Hosts:
+    """All engine processes of a worker. `environment` is the worker's own; a child gets only what it needs of it."""
+
+    def __init__(self, catalog: Catalog, idle_seconds: float, environment: Mapping[str, str]) -> None:
+        self._catalog = catalog
+        self._idle_seconds = idle_seconds
+        self._environment = child_environment(environment)
+        self._lock = threading.Lock()
+        self._idle: list[Host] = []
+        self._in_use: set[Host] = set()
+        self._is_closed = False
+
+    @contextmanager
+    def session(self, model: str) -> Iterator[Host]:
+        """A process of that model for oneself: an idle one, or a new one that has begun to load.
+
+        Raises `NoGenerator` for a model that is not in the catalog, `EngineCrashed` where no process can be started.
+        """
+        host = self._take(model)
+        try:
+            yield host
+        finally:
+            self._give_back(host)
+
+    def reap_idle(self) -> None:
+        """End what was idle for longer than `idle_seconds`, or died. Call every few seconds; takes up to 2 s."""
+        before = time.monotonic() - self._idle_seconds
+        with self._lock:
+            ending = [host for host in self._idle if host.idle_since <= before or not host.is_reusable]
+            self._idle = [host for host in self._idle if host not in ending]
+        _end_all(ending)
+
+    def close(self) -> None:
+        """End every process within 2 s, those in use too; no session begins after."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+            in_use = list(self._in_use)
+        for host in in_use:
+            host.kill()
+        _end_all(idle)
+
+    def _take(self, model: str) -> Host:
+        if model not in self._catalog.models:
+            raise NoGenerator(f"This worker has no model {model!r}.")
+        with self._lock:
+            if self._is_closed:
+                raise InferenceFailed("The worker is ending.")
+            host = next((host for host in self._idle if host.model == model and host.is_reusable), None)
+            if host is None:
+                host = Host(self._catalog.models[model], self._environment)
+            else:
+                self._idle.remove(host)
+            self._in_use.add(host)
+        return host
+
+    def _give_back(self, host: Host) -> None:
+        with self._lock:
+            self._in_use.discard(host)
+            if host.is_reusable and not self._is_closed:
+                host.idle_since = time.monotonic()
+                self._idle.append(host)
+                return
+        host.end(0.0)
+
+
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What an engine needs of its worker's environment: no secret, no address, nothing that downloads."""
+    kept = {k: v for k, v in environment.items() if k in _KEPT_VARIABLES or k.startswith(_KEPT_PREFIXES)}
+    return kept | {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], Connection]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        # A child that does not read must not block the worker for ever.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_SECONDS, 0))
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "workers.child", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                cwd=_ROOT,
+                env=dict(environment),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EngineCrashed(f"The engine process could not be started: {error.strerror}.") from error
+        return process, Connection(ours.detach())
+
+
+def _end_all(hosts: Sequence[Host]) -> None:
+    deadline = time.monotonic() + END_SECONDS
+    for host in hosts:
+        host.ask_to_end()
+    for host in hosts:
+        host.end(deadline)
+
+
+def _obituary(returncode: int | None) -> str:
+    if returncode is None:
+        return "The engine process was ended by its worker."
+    if returncode == -signal.SIGKILL:
+        return "The engine process was killed (signal SIGKILL, 9), often for want of memory."
+    if returncode < 0:
+        return f"The engine process ended with signal {signal.Signals(-returncode).name} ({-returncode})."
+    return f"The engine process ended with exit code {returncode}."
