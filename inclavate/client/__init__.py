@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from io import BufferedRandom
 from pathlib import Path
 from typing import IO, Any, Self, TypeVar
@@ -74,10 +75,10 @@ def _built(kind: type[T], data: Any) -> T:
         raise BadAnswer(f"The server sent something else than was asked for: {error}.") from None
 
 
-def _rows(data: Any, member: str) -> list[Any]:
+def _rows(data: Any, member: str) -> list[dict[str, Any]]:
     rows = data.get(member) if isinstance(data, dict) else None
-    if not isinstance(rows, list):
-        raise BadAnswer(f"The server's answer has no list {member!r}.")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise BadAnswer(f"The server's answer has no list of objects {member!r}.")
     return rows
 
 
@@ -323,7 +324,8 @@ class Client:
                 request = {"data": form, "files": {"file": clip}, "headers": headers, "timeout": self._sync_timeout}
                 with self._transport.open("POST", "/v1/audio/transcriptions", **request) as response:
                     response.read()
-                    return Transcript(str(json_of(response).get("text", "")), *_ids_of(response))
+                    job_id, artifact_id = _ids_of(response)
+                    return replace(_built(Transcript, json_of(response)), job_id=job_id, artifact_id=artifact_id)
 
             try:
                 return self._transport.retrying(send)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -114,15 +114,15 @@ class Speech:
 
 
 def _tidy(name: str, value: Any) -> Any:
-    """Lists become tuples, times become datetimes, {"min", "max"} a pair; what does not parse stays as it came."""
+    """Lists become tuples, times become datetimes, {"min", "max"} a pair; a time that is none is None."""
     if isinstance(value, list):
         return tuple(value)
     if name == "speed_range" and isinstance(value, dict) and {"min", "max"} <= value.keys():
         return (value["min"], value["max"])
-    if name.endswith("_at") and isinstance(value, str):
+    if name.endswith("_at"):
         try:
             return datetime.fromisoformat(value)
-        except ValueError:
+        except (ValueError, TypeError):
             return None
     return value
 
@@ -132,8 +132,9 @@ def build(kind: type[T], data: Any) -> T:
     an older server can be read. Raises `ValueError` where `data` is no object or lacks what every one has."""
     if not isinstance(data, dict):
         raise ValueError(f"{str(data)[:80]!r} is no {kind.__name__}")
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    try:
-        return kind(**{name: _tidy(name, value) for name, value in data.items() if name in known and value is not None})
-    except TypeError as error:
-        raise ValueError(f"an incomplete {kind.__name__}: {error}") from None
+    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    values = {name: _tidy(name, value) for name, value in data.items() if name in known and value is not None}
+    for name, field in known.items():
+        if field.default is MISSING and type(values.get(name)).__name__ != field.type:
+            raise ValueError(f"a {kind.__name__} without a proper {name!r}")
+    return kind(**values)

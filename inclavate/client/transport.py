@@ -31,8 +31,10 @@ class Transport:
         self.sleep = sleep
         self._tries = tries
         headers = {"User-Agent": "inclavate-client"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+        # Loading the list of authorities takes longer than a request; without TLS nobody looks at it.
+        is_tls = urlsplit(base_url).scheme != "http"
         # A proxy from the environment must not come between a machine and its own loopback.
-        self.http = httpx.Client(base_url=base_url, headers=headers, timeout=timeout, trust_env=False)
+        self.http = httpx.Client(base_url=base_url, headers=headers, timeout=timeout, verify=is_tls, trust_env=False)
 
     def ask(self, method: str, path: str, **request: Any) -> Any:
         """One request, its JSON; None where there is no body."""
