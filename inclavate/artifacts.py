@@ -320,10 +320,11 @@ def usage_mismatches() -> list[str]:
         .annotate(sum_bytes=Sum("size"), count=Count("pk"))
     }
     kept = {(row.owner_id, row.origin): (row.bytes, row.objects_count) for row in Usage.objects.all()}
+    nothing = (0, 0)
     return [
-        f"owner {owner}, {origin}: kept {kept.get((owner, origin), (0, 0))}, counted {counted.get((owner, origin), (0, 0))}"
+        f"owner {owner}, {origin}: kept {kept.get((owner, origin))}, counted {counted.get((owner, origin))}"
         for owner, origin in sorted(kept.keys() | counted.keys())
-        if kept.get((owner, origin), (0, 0)) != counted.get((owner, origin), (0, 0))
+        if kept.get((owner, origin), nothing) != counted.get((owner, origin), nothing)
     ]
 
 

@@ -19,10 +19,11 @@ from inclavate.models import Offer, Worker
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A model, and whether a living worker runs it."""
+    """A model, whether a living worker runs it, and when it was last offered."""
 
     capability: Capability
     is_ready: bool
+    seen_at: datetime
 
 
 def register(name: str, slots: int, capabilities: Iterable[Capability]) -> None:
@@ -70,7 +71,10 @@ def offered(at: datetime | None = None) -> list[Offered]:
     newest = Offer.objects.filter(seen_at__gte=at - timedelta(seconds=settings.OFFER_TTL_SECONDS))
     offers = {offer.model: offer for offer in newest.order_by("seen_at")}
     living = _living(at)
-    return [Offered(Capability.from_json(offers[name].capability), name in living) for name in sorted(offers)]
+    return [
+        Offered(Capability.from_json(offer.capability), name in living, offer.seen_at)
+        for name, offer in sorted(offers.items())
+    ]
 
 
 def _living(at: datetime) -> set[str]:

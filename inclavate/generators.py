@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -143,13 +143,13 @@ _SAMPLING = {"temperature": (0.0, 2.0), "top_p": (0.0, 1.0), "top_k": (0, 100_00
 class Check:
     """The checks of one request; each raises `InvalidRequest` (or its contract's subclass) with a sentence.
 
-    `names` says what a field of `params` is called on the route that it came by ("text" is "input" on OpenAI's).
+    `name_of` says what a field of `params` is called on the route that it came by ("text" is "input" on OpenAI's).
     """
 
     capability: Capability
     params: Mapping[str, Any]
     input_count: int
-    names: Mapping[str, str] = field(default_factory=dict)
+    name_of: Callable[[str], str] = str
 
     def run(self) -> None:
         if self.capability.task in (SPEECH, MUSIC):
@@ -246,7 +246,7 @@ class Check:
         return value
 
     def _invalid(self, field_name: str, sentence: str) -> errors.InvalidRequest:
-        name = self.names.get(field_name, field_name)
+        name = self.name_of(field_name)
         return errors.InvalidRequest(f"{name}: {sentence}", param=name)
 
 

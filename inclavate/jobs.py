@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
@@ -47,11 +47,11 @@ class Submission:
     idempotency_key: str | None = None
     task: str | None = None
     clip: Artifact | None = None
-    names: Mapping[str, str] = field(default_factory=dict)
+    name_of: Callable[[str], str] = str
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON of what was asked; a clip counts by its bytes, for it has a new id each time."""
+        """SHA-256 of the canonical JSON of what was asked; a clip counts by its bytes, its id is new each time."""
         inputs = [str(i) for i in self.input_artifacts] + ([f"sha256:{self.clip.digest}"] if self.clip else [])
         asked = {
             "model": self.model,
@@ -111,7 +111,7 @@ def _replayed(owner: Owner, submission: Submission) -> Job | None:
 def _check(owner: Owner, submission: Submission, capability: Capability) -> list[Artifact]:
     clip = [submission.clip] if submission.clip else []
     count = len(submission.input_artifacts) + len(clip)
-    Check(capability, submission.params, count, submission.names).run()
+    Check(capability, submission.params, count, submission.name_of).run()
     inputs = [_input(owner, artifact_id) for artifact_id in submission.input_artifacts] + clip
     for artifact in inputs:
         _check_media_type(artifact, capability)
@@ -210,6 +210,11 @@ def page(owner: Owner, *, limit: int, offset: int = 0, after: uuid.UUID | None =
     return artifacts.paginate(rows, get(owner, after) if after else None, limit, offset)
 
 
+def first_output(job: Job) -> uuid.UUID:
+    """The id of a completed job's first output, whether or not its bytes still exist."""
+    return uuid.UUID(job.output_artifacts[0])
+
+
 def counts(owner: Owner) -> dict[str, int]:
     """How many of an owner's jobs wait and run."""
     totals = Turn.objects.filter(owner=owner).aggregate(queued=Sum("queued"), running=Sum("running"))
@@ -283,11 +288,11 @@ def _start(job: Job, worker: str, now: datetime) -> Job | None:
     return started
 
 
-def heartbeat(worker: str) -> None:
-    """Extend the leases of all that this worker holds."""
+def heartbeat(worker: str, in_hand: Sequence[uuid.UUID]) -> None:
+    """Extend the leases of what this worker has in hand."""
     with database.write() as now:
         lease = now + timedelta(seconds=settings.LEASE_SECONDS)
-        Job.objects.filter(worker=worker, state=State.RUNNING).update(lease_until=lease)
+        Job.objects.filter(pk__in=in_hand, worker=worker, state=State.RUNNING).update(lease_until=lease)
 
 
 def report(claim: Claim, stage: str, fraction: float | None) -> None:
@@ -309,7 +314,7 @@ def note(claim: Claim, text: str) -> None:
 
 
 def order(claim: Claim) -> Order:
-    """What the row says of this run, read by its worker twice a second. A deadline that has passed ends the job here."""
+    """What the row says of this run, read twice a second. A deadline that has passed ends the job here."""
     job = _held(claim).only("cancel_requested", "deadline_at").first()
     if job is None:
         return Order.LET_GO

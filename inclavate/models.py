@@ -105,7 +105,7 @@ class Job(models.Model):
             models.Index(fields=["owner", "-created_at", "-id"], name="job_page"),
             # jobs.sweep: leases that ran out, and what a lost worker held
             models.Index(fields=["lease_until"], condition=Q(state=State.RUNNING), name="job_leases"),
-            # jobs.sweep: deadlines
+            # jobs.sweep: deadlines that have passed
             models.Index(
                 fields=["deadline_at"], condition=Q(state__in=[State.QUEUED, State.RUNNING]), name="job_deadlines"
             ),

@@ -19,6 +19,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 
 VERSION = "0.1.0"
+# For engine processes, which get only what they need of it.
+ENVIRONMENT = dict(os.environ)
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 
@@ -111,7 +113,7 @@ REDIS_URL = EXTERNAL_REDIS_URL or f"unix://{RUN_DIR}/valkey.sock"
 CELERY_BROKER_URL = _celery_broker(REDIS_URL)
 
 STORE_URL = _text("STORE_URL", (DATA_DIR / "objects").as_uri())
-MODELS_FILE = Path(_text("MODELS_FILE", str(BASE_DIR / "config" / "models.toml")))
+MODELS_FILE = Path(_text("MODELS_FILE", str(BASE_DIR / "config" / "models.toml"))).expanduser()
 ADMIN_TOKEN = _text("ADMIN_TOKEN", "", "DPPAN_ADMIN_TOKEN")
 
 WEB_THREADS = _number(int, "WEB_THREADS", 8, 1, 256)

@@ -50,20 +50,15 @@ class GenerationRequest(BaseModel):
             deadline_seconds=self.deadline_seconds,
             priority=self.priority,
             idempotency_key=idempotency_key(key_header, self.idempotency_key),
-            names=_ParamNames(),
+            name_of="params.{}".format,
         )
-
-
-class _ParamNames(dict[str, str]):
-    """Every field of `params`, and what lies beside it."""
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return f"params.{key}"
 
 
 def timestamp(at: datetime | None) -> str | None:
     """RFC 3339, UTC, milliseconds."""
-    return at and at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if at is None:
+        return None
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def job_json(job: Job) -> dict[str, Any]:

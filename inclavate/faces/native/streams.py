@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from email.utils import format_datetime, parsedate_to_datetime
 from urllib.parse import quote
 
@@ -16,11 +16,11 @@ from inclavate import artifacts, errors, jobs
 from inclavate.faces import watch
 from inclavate.faces.boundary import endpoint, in_pool, parse_id
 from inclavate.faces.native import shapes
+from inclavate.faces.transfers import Upload, iterate
 from inclavate.models import Artifact, Job, Owner
 
 _PING_SECONDS = 15.0
 _CANCEL_WAIT_SECONDS = 2.0
-_UPLOAD_BATCH_BYTES = 2**20
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}(\s*;[\x20-\x7e]*)?", re.ASCII)
 _INERT = re.compile(r"(audio|video)/[\w.+-]+|image/(png|jpeg|webp|gif|bmp|tiff|avif)|text/plain", re.ASCII)
 _RANGE = re.compile(r"\s*([0-9]*)\s*-\s*([0-9]*)\s*", re.ASCII)
@@ -71,39 +71,18 @@ async def upload(request: Request, owner: Owner) -> Response:
     media_type = request.headers.get("content-type") or "application/octet-stream"
     if not _MEDIA_TYPE.fullmatch(media_type):
         raise errors.InvalidRequest("Content-Type is no media type.", param="Content-Type")
-    draft = await in_pool(
-        artifacts.begin,
-        owner,
-        Artifact.Origin.UPLOADED,
-        media_type,
-        expected_bytes=_announced_bytes(request),
-        max_bytes=settings.MAX_UPLOAD_BYTES,
-    )
-    try:
-        await _fill(draft, request)
-        artifact = await in_pool(draft.finish)
-    except BaseException:
-        await in_pool(draft.abandon)
-        raise
+    incoming = Upload(owner, media_type, settings.MAX_UPLOAD_BYTES)
+    async with incoming:
+        await incoming.begin(_announced_bytes(request))
+        async for chunk in request.stream():
+            await incoming.write(chunk)
+        artifact = await incoming.finish()
     return JSONResponse(shapes.artifact_json(artifact), 201)
 
 
 def _announced_bytes(request: Request) -> int:
     text = request.headers.get("content-length", "0")
     return int(text) if text.isdecimal() else 0
-
-
-async def _fill(draft: artifacts.Draft, request: Request) -> None:
-    batch = bytearray()
-    async for chunk in request.stream():
-        batch += chunk
-        if len(batch) >= _UPLOAD_BATCH_BYTES:
-            await in_pool(draft.write, bytes(batch))
-            batch.clear()
-    if batch:
-        await in_pool(draft.write, bytes(batch))
-    if not draft.size:
-        raise errors.InvalidRequest("The body is empty: there is nothing to keep.", param="body")
 
 
 @endpoint
@@ -125,12 +104,6 @@ async def download(request: Request, owner: Owner) -> Response:
         return Response(status_code=status, headers=headers)
     chunks = await in_pool(artifacts.read, artifact, start, stop)
     return StreamingResponse(iterate(chunks), status, headers)
-
-
-async def iterate(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Chunks of a store, each read in the pool."""
-    while (chunk := await in_pool(next, chunks, b"")) != b"":
-        yield chunk
 
 
 def _headers(artifact: Artifact) -> dict[str, str]:

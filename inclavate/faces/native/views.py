@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from django.conf import settings
 from django.http import HttpRequest, JsonResponse
@@ -46,7 +46,7 @@ class Generations(APIView):
         return Response(shapes.jobs_json(page))
 
     def post(self, request: Request) -> Response:
-        asked = validate(shapes.GenerationRequest, request.data)
+        asked = validate(shapes.GenerationRequest, cast(dict[str, Any], request.data))
         submission = asked.submission(request.headers.get("Idempotency-Key"))
         job, _ = jobs.submit(_owner(request), submission)
         return Response(shapes.job_json(job), status=200 if job.is_terminal else 202)

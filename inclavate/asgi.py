@@ -1,0 +1,157 @@
+"""The web process: one ASGI application, one port.
+
+What streams or waits is a route of Starlette's and holds no thread while it does; the rest is Django's, run as WSGI
+in the pool (why, with figures: docs/decisions/0002-django-behind-starlette.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import django
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+django.setup(set_prefix=False)
+
+from django.conf import settings  # noqa: E402 - after setup
+from django.core.wsgi import get_wsgi_application  # noqa: E402
+
+from inclavate import errors, progress  # noqa: E402
+from inclavate.faces import boundary  # noqa: E402
+from inclavate.faces.native import streams as native  # noqa: E402
+from inclavate.faces.openai import streams as openai  # noqa: E402
+
+log = logging.getLogger("inclavate.access")
+
+_wsgi = get_wsgi_application()
+
+
+async def _django(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with Django: the capped body is read first, then one hop into the pool makes the whole answer."""
+    request = Request(scope, receive)
+    try:
+        body = await boundary.read_body(request)
+    except errors.InclavateError as error:
+        await boundary.error_response(error, request.url.path)(scope, receive, send)
+        return
+    status, headers, content = await boundary.in_pool(_call_wsgi, _environ(scope, body))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
+
+
+def _environ(scope: Scope, body: bytes) -> dict[str, Any]:
+    host, port = scope.get("server") or ("", 0)
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": scope["method"],
+        "SCRIPT_NAME": "",
+        "PATH_INFO": scope["path"].encode().decode("latin-1"),
+        "QUERY_STRING": scope["query_string"].decode("latin-1"),
+        "SERVER_PROTOCOL": f"HTTP/{scope['http_version']}",
+        "SERVER_NAME": host,
+        "SERVER_PORT": str(port),
+        "REMOTE_ADDR": (scope.get("client") or ("",))[0],
+        "CONTENT_LENGTH": str(len(body)),
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": scope["scheme"],
+        "wsgi.input": io.BytesIO(body),
+        "wsgi.errors": io.StringIO(),
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": True,
+        "wsgi.run_once": False,
+    }
+    for raw_name, raw_value in scope["headers"]:
+        name = raw_name.decode("latin-1").upper().replace("-", "_")
+        key = name if name == "CONTENT_TYPE" else f"HTTP_{name}"
+        if name not in ("CONTENT_LENGTH", "TRANSFER_ENCODING"):
+            value = raw_value.decode("latin-1")
+            environ[key] = f"{environ[key]},{value}" if key in environ else value
+    return environ
+
+
+def _call_wsgi(environ: dict[str, Any]) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    started: dict[str, Any] = {}
+
+    def start_response(status: str, headers: list[tuple[str, str]], exc_info: object = None) -> None:
+        started["status"] = int(status.split(" ", 1)[0])
+        started["headers"] = [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in headers]
+
+    answer: Iterable[bytes] = _wsgi(environ, start_response)  # type: ignore[arg-type]
+    try:
+        content = b"".join(answer)
+    finally:
+        if hasattr(answer, "close"):
+            answer.close()
+    return started["status"], started["headers"], b"" if environ["REQUEST_METHOD"] == "HEAD" else content
+
+
+async def _method_not_allowed(request: Request) -> Any:
+    error = errors.MethodNotAllowed(f"{request.method} is no method of {request.url.path[:200]}.")
+    return boundary.error_response(error, request.url.path)
+
+
+class Gate:
+    """What every request passes: its id, the Host and Origin check, and a line in the log."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        request_id = boundary.request_id(headers.get("x-request-id"))
+        began, status = time.monotonic(), 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            boundary.check_host(headers.get("host", ""), headers.get("origin"))
+            await self._app(scope, receive, send_with_id)
+        except errors.InclavateError as error:
+            await boundary.error_response(error, scope["path"])(scope, receive, send_with_id)
+        finally:
+            took = (time.monotonic() - began) * 1000
+            log.info("%s %s %s %.0f ms %s", scope["method"], scope["path"], status, took, request_id)
+
+
+@asynccontextmanager
+async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    receiving = asyncio.create_task(progress.bus.run(), name="progress bus")
+    yield
+    receiving.cancel()
+    boundary.pool.shutdown(wait=False, cancel_futures=True)
+
+
+application = Gate(
+    Starlette(
+        routes=[
+            # Words that would else be taken for an id.
+            Route("/v1/generations/capabilities", _django),
+            Route("/v1/artifacts/usage", _django),
+            *native.routes,
+            *openai.routes,
+            *(Route(path, _method_not_allowed) for path in ("/v1/generations/{id}", "/v1/artifacts/{id}")),
+            *(Route(path, _method_not_allowed) for path in ("/v1/audio/speech", "/v1/audio/transcriptions")),
+            Mount("/static", StaticFiles(directory=settings.BASE_DIR / "inclavate" / "static")),
+            Mount("/", _django),
+        ],
+        lifespan=_lifespan,
+    )
+)

@@ -1,0 +1,5 @@
+from django.urls import path
+
+from inclavate.faces.dashboard import views
+
+urlpatterns = [path("", views.home)]

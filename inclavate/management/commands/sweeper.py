@@ -1,0 +1,57 @@
+"""`inclavate sweeper`: releases what nobody holds, expires what is overdue, rings queues that hold a job."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+from django.db import Error as DatabaseError
+from django.db import close_old_connections
+
+from inclavate import artifacts, fleet, jobs
+from storage import StoreError
+
+log = logging.getLogger(__name__)
+
+# Walking the whole store is for garbage that only crashes leave.
+_STORE_SWEEP_SECONDS = 600.0
+
+
+class Command(BaseCommand):
+    help = "Keep the queue and the store tidy, until stopped."
+    requires_system_checks = ()
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        stopping = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopping.set())
+        store_swept_at = 0.0
+        while not stopping.is_set():
+            try:
+                _sweep()
+                if time.monotonic() - store_swept_at > _STORE_SWEEP_SECONDS:
+                    store_swept_at = time.monotonic()
+                    artifacts.sweep_store()
+            except (DatabaseError, StoreError) as error:
+                log.error("this sweep failed, the next one tries again: %s", error)
+            close_old_connections()
+            stopping.wait(settings.SWEEP_SECONDS)
+
+
+def _sweep() -> None:
+    swept = jobs.sweep()
+    removed = artifacts.sweep()
+    pruned = fleet.prune()
+    if swept.released or swept.expired or removed or pruned:
+        log.info(
+            "released %d and expired %d jobs, removed %d artifacts, forgot %d workers",
+            swept.released,
+            swept.expired,
+            removed,
+            pruned,
+        )

@@ -1,0 +1,80 @@
+"""`inclavate worker`: waits to be rung, and runs jobs of the models that it offers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import threading
+from argparse import ArgumentParser
+from typing import Any
+
+from celery.signals import worker_shutting_down
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+
+from inclavate import fleet, queue
+from inclavate.generators import Capability
+from workers import tasks
+from workers.catalog import CatalogError, load_catalog
+from workers.hosts import Hosts
+from workers.runner import Runner, beat_until
+
+
+class Command(BaseCommand):
+    help = "Run jobs of this deployment's models."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--name", default=f"{socket.gethostname()}-{os.getpid()}")
+        parser.add_argument("--slots", type=int, default=settings.WORKER_SLOTS, help="jobs at a time")
+        parser.add_argument("--model", action="append", dest="models", help="offer only this model (may be repeated)")
+
+    def handle(self, *args: Any, name: str, slots: int, models: list[str] | None, **options: Any) -> None:
+        try:
+            catalog = load_catalog(settings.MODELS_FILE)
+            wanted = models or settings.WORKER_MODELS or catalog.models
+            offered = [catalog.models[model].capability() for model in wanted]
+        except (CatalogError, KeyError) as error:
+            raise CommandError(f"The worker cannot offer its models: {error}") from None
+        engines = Hosts(catalog, settings.MODEL_IDLE_SECONDS, settings.ENVIRONMENT)
+        runner = Runner(name, engines, settings.DATA_DIR / "work" / name)
+        tasks.install(runner)
+        fleet.register(name, slots, offered)
+        _remove_leftovers()
+        try:
+            sys.exit(_serve(runner, slots, offered))
+        finally:
+            engines.close()
+            fleet.stop(name)
+
+
+def _serve(runner: Runner, slots: int, offered: list[Capability]) -> int:
+    stopping = threading.Event()
+    worker_shutting_down.connect(lambda **_: runner.drain(), weak=False)
+    threading.Thread(target=beat_until, args=(stopping, runner), name="heartbeat", daemon=True).start()
+    queues = [capability.queue for capability in offered]
+    for waiting in queues:
+        queue.ring(waiting)
+    worker = queue.app.Worker(
+        hostname=runner.name,
+        pool="threads",
+        concurrency=slots,
+        queues=queues,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+        loglevel="WARNING",
+    )
+    worker.start()
+    stopping.set()
+    return int(worker.exitcode or 0)
+
+
+def _remove_leftovers() -> None:
+    """Work folders of workers that died."""
+    living = {worker.name for worker in fleet.workers()}
+    for folder in (settings.DATA_DIR / "work").glob("*"):
+        if folder.name not in living:
+            shutil.rmtree(folder, ignore_errors=True)
