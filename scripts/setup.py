@@ -95,7 +95,10 @@ def pip_install(*arguments: str) -> None:
 
 def uv_install(*arguments: str) -> bool:
     command = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(PYTHON), *cache("uv"), *arguments]
-    return subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL).returncode == 0
+    try:
+        return subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL).returncode == 0
+    except OSError:
+        return False
 
 
 def cache(tool: str) -> list[str]:
