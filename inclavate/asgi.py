@@ -1,7 +1,7 @@
 """The web process: one ASGI application, one port.
 
 What streams or waits is a route of Starlette's and holds no thread while it does; the rest is Django's, run as WSGI
-in the pool (why, with figures: docs/decisions/0002-django-behind-starlette.md).
+in the pool (why, with figures: docs/decisions/).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 import django
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -37,17 +38,19 @@ log = logging.getLogger("inclavate.access")
 _wsgi = get_wsgi_application()
 
 
-async def _django(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with Django: the capped body is read first, then one hop into the pool makes the whole answer."""
-    request = Request(scope, receive)
-    try:
-        body = await boundary.read_body(request)
-    except errors.InclavateError as error:
-        await boundary.error_response(error, request.url.path)(scope, receive, send)
-        return
-    status, headers, content = await boundary.in_pool(_call_wsgi, _environ(scope, body))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": content})
+class Django:
+    """Django as WSGI: the capped body is read first, then one hop into the pool makes the whole answer."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            body = await boundary.read_body(request)
+        except (errors.InclavateError, ClientDisconnect) as error:
+            await boundary.error_response(error, request.url.path)(scope, receive, send)
+            return
+        status, headers, content = await boundary.in_pool(_call_wsgi, _environ(scope, body))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
 
 
 def _environ(scope: Scope, body: bytes) -> dict[str, Any]:
@@ -95,7 +98,7 @@ def _call_wsgi(environ: dict[str, Any]) -> tuple[int, list[tuple[bytes, bytes]],
     return started["status"], started["headers"], b"" if environ["REQUEST_METHOD"] == "HEAD" else content
 
 
-async def _method_not_allowed(request: Request) -> Any:
+async def _method_not_allowed(request: Request) -> Response:
     error = errors.MethodNotAllowed(f"{request.method} is no method of {request.url.path[:200]}.")
     return boundary.error_response(error, request.url.path)
 
@@ -139,19 +142,25 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     boundary.pool.shutdown(wait=False, cancel_futures=True)
 
 
+async def _unexpected(request: Request, error: Exception) -> Response:
+    return boundary.error_response(error, request.url.path)
+
+
+django_app = Django()
 application = Gate(
     Starlette(
         routes=[
             # Words that would else be taken for an id.
-            Route("/v1/generations/capabilities", _django),
-            Route("/v1/artifacts/usage", _django),
+            Route("/v1/generations/capabilities", django_app),
+            Route("/v1/artifacts/usage", django_app),
             *native.routes,
             *openai.routes,
             *(Route(path, _method_not_allowed) for path in ("/v1/generations/{id}", "/v1/artifacts/{id}")),
             *(Route(path, _method_not_allowed) for path in ("/v1/audio/speech", "/v1/audio/transcriptions")),
             Mount("/static", StaticFiles(directory=settings.BASE_DIR / "inclavate" / "static")),
-            Mount("/", _django),
+            Mount("/", django_app),
         ],
+        exception_handlers={Exception: _unexpected},
         lifespan=_lifespan,
     )
 )

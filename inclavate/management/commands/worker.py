@@ -7,9 +7,11 @@ import shutil
 import socket
 import sys
 import threading
+import warnings
 from argparse import ArgumentParser
 from typing import Any
 
+from celery.exceptions import SecurityWarning
 from celery.signals import worker_shutting_down
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
@@ -66,7 +68,10 @@ def _serve(runner: Runner, slots: int, offered: list[Capability]) -> int:
         without_mingle=True,
         without_heartbeat=True,
         loglevel="WARNING",
+        quiet=True,
     )
+    # Celery's warning is about pickled messages; ours are JSON, and a container's user is root.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
     worker.start()
     stopping.set()
     return int(worker.exitcode or 0)
