@@ -150,7 +150,8 @@ class S3Store(Store):
 
     def sweep(self, before: datetime) -> int:
         removed = 0
-        with self._translated("sweep unfinished uploads"):
+        # NoSuchUpload is what rclone answers to a listing before its bucket's first upload.
+        with self._translated("sweep unfinished uploads"), suppress(self._client.exceptions.NoSuchUpload):
             pages = self._client.get_paginator("list_multipart_uploads")
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix):
                 for upload in page.get("Uploads", []):
@@ -295,6 +296,6 @@ def _config(style: Literal["path", "virtual"]) -> Config:
         s3={"addressing_style": style},
         connect_timeout=5,
         read_timeout=60,
-        retries={"mode": "standard", "total_max_attempts": 4},
+        retries={"mode": "standard", "total_max_attempts": 3},
         max_pool_connections=64,
     )

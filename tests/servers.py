@@ -62,7 +62,7 @@ def _postgres(home: Path, log: Path, user: str | None) -> Iterator[str]:
         )
         if made.returncode:
             raise RuntimeError(f"initdb failed: {made.stdout}{made.stderr}")
-    port = _free_port()
+    port = free_port()
     settings = {
         "listen_addresses": "127.0.0.1",
         "unix_socket_directories": "",
@@ -95,22 +95,22 @@ def valkey(folder: Path) -> Iterator[str]:
 @contextmanager
 def s3_rclone(folder: Path) -> Iterator[str]:
     """A store's URL. It checks credentials and signatures; its objects are the files of `folder/s3`."""
-    port, key, secret = _free_port(), *_new_credentials()
+    port, key, secret = free_port(), *_new_credentials()
     kept = folder / "s3"
     (kept / BUCKET).mkdir(parents=True, exist_ok=True)
     rclone = Path(sysconfig.get_path("scripts")) / "rclone"
     command = [str(rclone), "serve", "s3", "--config", "/dev/null", "--addr", f"127.0.0.1:{port}"]
     command += ["--auth-key", f"{key},{secret}", str(kept)]
-    with _running(command, folder / "rclone.log", lambda: _has_bucket(port, key, secret)):
+    with _running(command, folder / "rclone.log", _bucket_maker(port, key, secret)):
         yield _store_url(port, key, secret)
 
 
 @contextmanager
 def s3_moto(folder: Path) -> Iterator[str]:
     """A store's URL. It takes any credentials; its objects are in its memory."""
-    port, key, secret = _free_port(), *_new_credentials()
+    port, key, secret = free_port(), *_new_credentials()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with _running(command, folder / "moto.log", lambda: _has_bucket(port, key, secret)):
+    with _running(command, folder / "moto.log", _bucket_maker(port, key, secret)):
         yield _store_url(port, key, secret)
 
 
@@ -170,7 +170,7 @@ def _end(process: subprocess.Popen[bytes], stop: signal.Signals) -> None:
         process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -195,22 +195,27 @@ def _answers_ping(path: Path) -> bool:
             return False
 
 
-def _has_bucket(port: int, key: str, secret: str) -> bool:
+def _bucket_maker(port: int, key: str, secret: str) -> Callable[[], bool]:
+    """Says whether the server has the bucket by now."""
     client = boto3.session.Session().client(
         "s3",
         endpoint_url=_endpoint(port),
         region_name="us-east-1",
         aws_access_key_id=key,
         aws_secret_access_key=secret,
-        config=Config(connect_timeout=2, read_timeout=5, retries={"total_max_attempts": 1}),
+        config=Config(connect_timeout=2, read_timeout=10, retries={"total_max_attempts": 1}),
     )
-    try:
-        client.create_bucket(Bucket=BUCKET)
-    except client.exceptions.BucketAlreadyExists:
+
+    def make() -> bool:
+        try:
+            client.create_bucket(Bucket=BUCKET)
+        except client.exceptions.BucketAlreadyExists:
+            return True
+        except BotoCoreError:
+            return False
         return True
-    except BotoCoreError:
-        return False
-    return True
+
+    return make
 
 
 def _endpoint(port: int) -> str:

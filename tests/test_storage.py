@@ -1,0 +1,714 @@
+"""One contract for every store, then what only one of them can meet: a full disk, a server that is gone or odd."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import traceback
+import tracemalloc
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from storage import Entry, ObjectMissing, Store, StoreError, StoreFull, open_store
+from tests import servers
+
+MIB = 2**20
+PART = 8 * MIB
+# More than S3's part, so that each store has something unfinished outside the process.
+BIG = b"0123456789abcdef" * (9 * MIB // 16)
+FOLDER = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def rclone_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with servers.s3_rclone(tmp_path_factory.mktemp("rclone")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def moto_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with servers.s3_moto(tmp_path_factory.mktemp("moto")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def rclone_store(rclone_url: str) -> Store:
+    return open_store(rclone_url)
+
+
+@pytest.fixture(scope="session")
+def moto_store(moto_url: str) -> Store:
+    return open_store(moto_url)
+
+
+@pytest.fixture(params=["filesystem", "memory", "rclone", "moto"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    match kind:
+        case "filesystem":
+            return (tmp_path / "objects").as_uri()
+        case "memory":
+            return "memory:"
+    return str(request.getfixturevalue(f"{kind}_url"))
+
+
+@pytest.fixture
+def store(kind: str, url: str, request: pytest.FixtureRequest) -> Iterator[Store]:
+    """An empty one."""
+    if kind in ("filesystem", "memory"):
+        yield open_store(url)
+        return
+    # One for all tests: boto3 takes a second for a client.
+    shared: Store = request.getfixturevalue(f"{kind}_store")
+    assert_empty(shared)
+    yield shared
+    shared.sweep(soon())
+    for entry in shared.entries():
+        shared.delete(entry.key)
+
+
+def put(store: Store, key: str, content: bytes, step: int = MIB) -> None:
+    with store.create(key) as writer:
+        for position in range(0, len(content), step):
+            writer.write(content[position : position + step])
+        writer.commit()
+
+
+def get(store: Store, key: str, start: int = 0, stop: int | None = None) -> bytes:
+    return b"".join(store.read(key, start, stop))
+
+
+def soon() -> datetime:
+    """Later than all that has begun, by any clock."""
+    return datetime.now(UTC) + timedelta(minutes=1)
+
+
+def assert_empty(store: Store) -> None:
+    assert list(store.entries()) == []
+    assert store.sweep(soon()) == 0
+
+
+# -- the contract: writing -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 2 * PART + 5])
+def test_what_was_committed_is_read_back(store: Store, size: int) -> None:
+    content = (b"abcdefghijklmnopq" * (size // 17 + 1))[:size]
+    put(store, "a", content, step=3 * MIB + 1)
+    assert store.size("a") == size
+    assert get(store, "a") == content
+
+
+def test_one_chunk_may_be_larger_than_a_part(store: Store) -> None:
+    put(store, "a", BIG * 2, step=len(BIG) * 2)
+    assert get(store, "a") == BIG * 2
+
+
+def test_an_object_does_not_exist_before_its_commit(store: Store) -> None:
+    with store.create("a") as writer:
+        writer.write(BIG)
+        with pytest.raises(ObjectMissing):
+            store.read("a")
+        assert list(store.entries()) == []
+        writer.commit()
+        assert get(store, "a") == BIG
+
+
+def test_leaving_without_a_commit_leaves_nothing(store: Store) -> None:
+    with store.create("a") as writer:
+        writer.write(BIG)
+    with pytest.raises(LookupError):
+        leave_by_an_error(store)
+    assert_empty(store)
+
+
+def leave_by_an_error(store: Store) -> None:
+    with store.create("b") as writer:
+        writer.write(BIG)
+        raise LookupError
+
+
+def test_an_abort_is_safe_twice_and_after_a_commit(store: Store) -> None:
+    writer = store.create("a")
+    writer.write(BIG)
+    writer.abort()
+    writer.abort()
+    assert_empty(store)
+    with store.create("b") as writer:
+        writer.write(BIG)
+        writer.commit()
+        writer.abort()
+    assert store.size("b") == len(BIG)
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_writer_that_is_over_takes_nothing_more(store: Store, end: str) -> None:
+    writer = store.create("a")
+    getattr(writer, end)()
+    with pytest.raises(ValueError, match=r"over|closed"):
+        writer.write(b"more")
+    with pytest.raises(ValueError, match=r"over|closed"):
+        writer.commit()
+
+
+def test_a_commit_replaces_the_older_object(store: Store) -> None:
+    put(store, "a", BIG)
+    put(store, "a", b"short")
+    assert get(store, "a") == b"short"
+    assert [entry.key for entry in store.entries()] == ["a"]
+
+
+def test_memory_stays_flat_for_64_mib(store: Store, kind: str) -> None:
+    if kind == "memory":
+        pytest.skip("a store in memory keeps its objects there")
+    chunk = os.urandom(256 * 1024)
+    tracemalloc.start()
+    try:
+        with store.create("a") as writer:
+            for _ in range(256):
+                writer.write(chunk)
+            writer.commit()
+        assert tracemalloc.get_traced_memory()[1] < 24 * MIB
+        tracemalloc.reset_peak()
+        assert sum(len(piece) for piece in store.read("a")) == 64 * MIB
+        assert tracemalloc.get_traced_memory()[1] < 8 * MIB
+    finally:
+        tracemalloc.stop()
+
+
+# -- the contract: reading -------------------------------------------------------------------------------------------
+
+
+def test_any_range_is_exact(store: Store) -> None:
+    content = os.urandom(1000)
+    put(store, "a", content)
+    put(store, "empty", b"")
+
+    @given(
+        start=st.integers(0, 1100),
+        length=st.none() | st.integers(0, 1100),
+        step=st.integers(1, 400),
+        empty=st.booleans(),
+    )
+    @hypothesis_settings(deadline=None, max_examples=60)
+    def check(start: int, length: int | None, step: int, empty: bool) -> None:
+        stop = None if length is None else start + length
+        chunks = list(store.read("empty" if empty else "a", start, stop, step))
+        assert b"".join(chunks) == (b"" if empty else content)[start:stop]
+        assert all(0 < len(chunk) <= step for chunk in chunks)
+
+    check()
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, None), (-5, -1), (3, 2)])
+def test_a_backward_range_is_refused(store: Store, start: int, stop: int | None) -> None:
+    put(store, "a", b"0123456789")
+    with pytest.raises(ValueError, match="range"):
+        store.read("a", start, stop)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, None), (0, 5), (3, None), (2, 2)])
+def test_a_missing_object_is_told_by_the_call(store: Store, start: int, stop: int | None) -> None:
+    put(store, "a", b"here")
+    with pytest.raises(ObjectMissing, match="other"):
+        store.read("other", start, stop)
+    with pytest.raises(ObjectMissing, match="other"):
+        store.size("other")
+
+
+def test_a_reader_that_began_ends_whole_though_the_object_is_deleted(store: Store) -> None:
+    put(store, "a", BIG)
+    chunks = store.read("a")
+    first = next(chunks)
+    store.delete("a")
+    assert first + b"".join(chunks) == BIG
+    with pytest.raises(ObjectMissing):
+        store.read("a")
+
+
+def test_readers_get_the_whole_object_or_none_while_it_is_deleted(store: Store) -> None:
+    put(store, "a", BIG)
+    has_begun = threading.Barrier(5)
+
+    def read_until_gone() -> int:
+        has_begun.wait()
+        reads = 0
+        while True:
+            try:
+                chunks = store.read("a")
+            except ObjectMissing:
+                return reads
+            assert b"".join(chunks) == BIG
+            reads += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(read_until_gone) for _ in range(4)]
+        has_begun.wait()
+        get(store, "a")
+        store.delete("a")
+        assert sum(reader.result(timeout=60) for reader in readers) > 0
+
+
+def test_a_reader_may_be_left_early(store: Store) -> None:
+    put(store, "a", BIG)
+    for _ in range(20):
+        chunks = store.read("a", 1)
+        next(chunks)
+        chunks.close()
+    store.read("a").close()
+    assert get(store, "a", 5, 9) == BIG[5:9]
+
+
+# -- the contract: keeping house -------------------------------------------------------------------------------------
+
+
+def test_a_deleted_object_is_gone_and_deleting_again_is_no_error(store: Store) -> None:
+    put(store, "a", b"here")
+    put(store, "b", b"stays")
+    store.delete("a")
+    store.delete("a")
+    with pytest.raises(ObjectMissing):
+        store.size("a")
+    assert [entry.key for entry in store.entries()] == ["b"]
+
+
+def test_a_listing_has_key_size_and_time(store: Store) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=2)
+    contents = {"a": b"", "b-1/c/d": b"four", str(uuid.uuid4()): BIG}
+    for key, content in contents.items():
+        put(store, key, content)
+    entries = list(store.entries())
+    assert {entry.key: entry.size for entry in entries} == {key: len(content) for key, content in contents.items()}
+    assert all(before <= entry.modified_at <= soon() for entry in entries)
+    assert all(isinstance(entry, Entry) and entry.modified_at.utcoffset() == timedelta(0) for entry in entries)
+
+
+def test_objects_may_be_deleted_while_they_are_listed(store: Store) -> None:
+    keys = {f"key-{number}" for number in range(30)}
+    for key in keys:
+        put(store, key, b"x")
+    listed = set()
+    for entry in store.entries():
+        listed.add(entry.key)
+        store.delete(entry.key)
+    assert listed == keys
+    assert_empty(store)
+
+
+ENDS_IN_THE_MIDDLE = """
+import os, sys, storage
+writer = storage.open_store(sys.argv[1]).create("a")
+writer.write(bytes(9 * 2**20))
+os._exit(0)
+"""
+
+
+def test_a_sweep_removes_what_a_dead_writer_left(store: Store, url: str, kind: str) -> None:
+    put(store, "kept", b"kept")
+    started_at = datetime.now(UTC)
+    if kind == "memory":
+        unfinished = store.create("a")
+        unfinished.write(BIG)
+    else:
+        subprocess.run([sys.executable, "-c", ENDS_IN_THE_MIDDLE, url], cwd=FOLDER, check=True, timeout=60)
+    assert [entry.key for entry in store.entries()] == ["kept"]
+    # moto says of every upload that it began in 2010.
+    if kind != "moto":
+        assert store.sweep(started_at - timedelta(seconds=2)) == 0
+    assert store.sweep(soon()) == 1
+    assert store.sweep(soon()) == 0
+    assert get(store, "kept") == b"kept"
+
+
+def test_a_write_that_was_swept_cannot_be_committed(store: Store) -> None:
+    with store.create("a") as writer:
+        writer.write(BIG)
+        assert store.sweep(soon()) == 1
+        with pytest.raises(StoreError) as caught:
+            writer.commit()
+    assert caught.type is StoreError
+    assert_empty(store)
+
+
+def test_threads_may_share_a_store(store: Store) -> None:
+    def work(number: int) -> bool:
+        content = bytes([number]) * (MIB + number)
+        put(store, f"key/{number}", content)
+        return get(store, f"key/{number}") == content
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(work, range(32)))
+    assert len(list(store.entries())) == 32
+
+
+BAD_KEYS = (
+    "",
+    "/",
+    "/a",
+    "a/",
+    "a//b",
+    ".",
+    "..",
+    "../a",
+    "a/../../b",
+    "A",
+    "a_b",
+    "a.b",
+    "a\n",
+    "a\0",
+    "é",
+    "a" * 201,
+)
+
+
+@pytest.mark.parametrize("key", BAD_KEYS)
+def test_what_is_no_key_is_refused(store: Store, key: str) -> None:
+    for call in (store.create, store.read, store.size, store.delete):
+        with pytest.raises(ValueError, match="no key"):
+            call(key)
+
+
+def test_the_longest_key_works(store: Store) -> None:
+    key = "a/" * 50 + "b" * 100
+    put(store, key, b"x")
+    assert [entry.key for entry in store.entries()] == [key]
+    assert get(store, key) == b"x"
+
+
+# -- the folder ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "with space %41" / "objects"
+
+
+def test_only_its_user_can_read_a_folder_store(folder: Path) -> None:
+    store = open_store(folder.as_uri())
+    put(store, "a/b", b"x")
+    with store.create("c") as writer:
+        writer.write(b"y")
+        modes = {path.is_dir(): set() for path in (folder, FOLDER / "pyproject.toml")}
+        for path in (folder, *folder.rglob("*")):
+            modes[path.is_dir()].add(path.stat().st_mode & 0o777)
+    assert modes == {True: {0o700}, False: {0o600}}
+
+
+@given(key=st.text(alphabet="./\\~ab-\0\n%_A"))
+@hypothesis_settings(deadline=None)
+def test_no_key_leads_out_of_the_folder(tmp_path_factory: pytest.TempPathFactory, key: str) -> None:
+    around = tmp_path_factory.mktemp("around")
+    store = open_store((around / "objects").as_uri())
+    try:
+        put(store, key, b"x")
+    except ValueError:
+        assert_empty(store)
+    else:
+        assert get(store, key) == b"x"
+    assert [path.name for path in around.iterdir()] == ["objects"]
+
+
+def test_objects_outlive_the_store_object(folder: Path) -> None:
+    put(open_store(folder.as_uri()), "a", BIG)
+    assert get(open_store(folder.as_uri()), "a") == BIG
+
+
+def test_a_folder_that_is_gone_is_not_taken_for_missing_objects(folder: Path) -> None:
+    store = open_store(folder.as_uri())
+    put(store, "a", b"x")
+    folder.rename(folder.with_name("elsewhere"))
+    for call in (store.read, store.size, store.create):
+        with pytest.raises(StoreError, match="objects") as caught:
+            call("a")
+        assert caught.type is StoreError
+
+
+def test_a_file_in_the_place_of_the_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "objects").write_text("a file")
+    with pytest.raises(StoreError, match="objects"):
+        open_store((tmp_path / "objects").as_uri())
+
+
+def test_what_others_left_in_the_folder_is_not_listed(folder: Path) -> None:
+    store = open_store(folder.as_uri())
+    put(store, "a", b"x")
+    shard = next(path.parent for path in folder.glob("??/??/a"))
+    (shard / "Not.Ours").write_text("x")
+    (folder / "lost+found").mkdir(mode=0)
+    assert [entry.key for entry in store.entries()] == ["a"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Of 2 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount; test_a_file_size_limit_counts_as_full goes the same way without")
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"this root may not mount: {mounted.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_a_full_disk_is_told_and_nothing_stays_behind(small_disk: Path) -> None:
+    store = open_store((small_disk / "objects").as_uri())
+    put(store, "fits", bytes(MIB))
+    with pytest.raises(StoreFull, match="No space left"):
+        put(store, "a", bytes(3 * MIB))
+    assert store.sweep(soon()) == 0
+    assert [entry.key for entry in store.entries()] == ["fits"]
+    put(store, "b", bytes(MIB // 2))
+    assert get(store, "b") == bytes(MIB // 2)
+
+
+RUNS_FULL = """
+import datetime, resource, sys, storage
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
+store = storage.open_store(sys.argv[1])
+try:
+    with store.create("a") as writer:
+        writer.write(bytes(2**21))
+except storage.StoreFull as error:
+    print("full", list(store.entries()), store.sweep(datetime.datetime.now(datetime.UTC)))
+"""
+
+
+def test_a_file_size_limit_counts_as_full(folder: Path) -> None:
+    command = [sys.executable, "-c", RUNS_FULL, folder.as_uri()]
+    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=60)
+    assert (done.stdout.strip(), done.stderr) == ("full [] 0", "")
+
+
+# -- the bucket ------------------------------------------------------------------------------------------------------
+
+
+def with_parts(
+    url: str, *, credentials: str | None = None, bucket: str | None = None, endpoint: str | None = None
+) -> str:
+    parts = urlsplit(url)
+    own_credentials, _, own_bucket = parts.netloc.rpartition("@")
+    options = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    options |= {"endpoint": endpoint} if endpoint else {}
+    who = own_credentials if credentials is None else credentials
+    netloc = f"{who}@{bucket or own_bucket}" if who else bucket or own_bucket
+    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in options.items())
+    return parts._replace(netloc=netloc, query=query).geturl()
+
+
+def endpoint_of(url: str) -> str:
+    return parse_qs(urlsplit(url).query)["endpoint"][0]
+
+
+def every_failure(url: str) -> list[BaseException]:
+    """What each operation raises."""
+    store = open_store(url)
+
+    def write(size: int) -> None:
+        put(store, "a", bytes(size))
+
+    calls: list[Callable[[], object]] = [
+        lambda: write(1),
+        lambda: write(len(BIG)),
+        lambda: store.read("a"),
+        lambda: store.read("a", 1, 3),
+        lambda: store.size("a"),
+        lambda: store.delete("a"),
+        lambda: list(store.entries()),
+        lambda: store.sweep(soon()),
+    ]
+
+    def failure(call: Callable[[], object]) -> BaseException:
+        with pytest.raises(StoreError) as caught:
+            call()
+        return caught.value
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(failure, calls))
+
+
+def assert_told(failures: list[BaseException], *words: str, secrets: tuple[str, ...]) -> None:
+    for failure in failures:
+        assert type(failure) is StoreError
+        assert all(word in str(failure) for word in words), str(failure)
+        shown = "".join(traceback.format_exception(failure)) + repr(failure)
+        assert not any(secret in shown for secret in secrets)
+
+
+def test_a_missing_bucket_is_told_and_not_taken_for_missing_objects(rclone_url: str, moto_url: str) -> None:
+    for url in (rclone_url, moto_url):
+        secret = urlsplit(url).password or ""
+        failures = every_failure(with_parts(url, bucket="no-such-bucket"))
+        assert_told(failures, "no-such-bucket", endpoint_of(url), "NoSuchBucket", secrets=(secret, unquote(secret)))
+
+
+def test_wrong_credentials_are_told_without_being_shown(rclone_url: str) -> None:
+    # Not on moto, which takes any.
+    key = urlsplit(rclone_url).username or ""
+    for credentials in (f"{key}:WRONG%2FSECRETWORD", "UNKNOWNKEYWORD:WRONG%2FSECRETWORD"):
+        failures = every_failure(with_parts(rclone_url, credentials=credentials))
+        assert_told(failures, servers.BUCKET, endpoint_of(rclone_url), secrets=("SECRETWORD", "UNKNOWNKEYWORD", key))
+
+
+def test_an_endpoint_that_nobody_answers_is_told() -> None:
+    endpoint = f"http://127.0.0.1:{servers.free_port()}"
+    failures = every_failure(f"s3://SOMEKEY:SECRETWORD@objects/p?endpoint={quote(endpoint, safe='')}")
+    assert_told(failures, "objects", endpoint, secrets=("SECRETWORD", "SOMEKEY"))
+
+
+def test_without_credentials_in_the_url_boto3s_own_are_used(rclone_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = urlsplit(rclone_url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", unquote(parts.username or ""))
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", unquote(parts.password or ""))
+    store = open_store(with_parts(rclone_url, credentials=""))
+    put(store, "from-the-environment", b"x")
+    assert get(open_store(rclone_url), "from-the-environment") == b"x"
+
+
+def test_no_credentials_at_all_are_told(rclone_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    assert_told(every_failure(with_parts(rclone_url, credentials="")), servers.BUCKET, "credentials", secrets=("\0",))
+
+
+def test_a_listing_goes_past_one_page_and_keeps_to_its_prefix(tmp_path: Path) -> None:
+    names = {f"key-{number}" for number in range(1005)}
+    bucket = tmp_path / "s3" / servers.BUCKET
+    for path in ("many-others/key", "many/Not.A.Key", *(f"many/{name}" for name in names)):
+        (bucket / path).parent.mkdir(parents=True, exist_ok=True)
+        (bucket / path).write_bytes(b"x")
+    with servers.s3_rclone(tmp_path) as url:
+        store = open_store(urlsplit(url)._replace(path="/many/").geturl())
+        assert {entry.key for entry in store.entries()} == names
+
+
+@dataclass
+class OddServer:
+    """Has one answer to everything, and such as no server that we run gives."""
+
+    store: Store
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+@pytest.fixture(scope="module")
+def odd_server() -> Iterator[OddServer]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(odd.status)
+            for name, value in odd.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(odd.body)
+
+        do_PUT = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        odd = OddServer(open_store(f"s3://KEY:SECRET@objects?endpoint=http://127.0.0.1:{server.server_port}"))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield odd
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    "content_range", [None, "bytes 0-9/10", "bytes 2-5/10", "bytes 2-4/3", "bytes 2-4/10", "nonsense"]
+)
+def test_a_server_that_sends_another_range_is_not_believed(odd_server: OddServer, content_range: str | None) -> None:
+    odd_server.status, odd_server.body = 200, b"0123456789"
+    odd_server.headers = {"Content-Length": "10"} | ({"Content-Range": content_range} if content_range else {})
+    with pytest.raises(StoreError, match="range"):
+        odd_server.store.read("a", 2, 5)
+
+
+def test_a_body_that_is_cut_short_is_an_error(odd_server: OddServer) -> None:
+    odd_server.status, odd_server.headers, odd_server.body = 200, {"Content-Length": "10"}, b"01234"
+    chunks = odd_server.store.read("a")
+    with pytest.raises(StoreError, match="objects"):
+        b"".join(chunks)
+
+
+def test_a_server_without_room_is_told_as_full(odd_server: OddServer) -> None:
+    odd_server.status, odd_server.headers, odd_server.body = 507, {"Content-Length": "0"}, b""
+    with pytest.raises(StoreFull, match="objects"):
+        put(odd_server.store, "a", b"x")
+
+
+# -- the URL ---------------------------------------------------------------------------------------------------------
+
+BAD_URLS = {
+    "": "begin with",
+    "/srv/objects": "begin with",
+    "ftp://host/path": "begin with",
+    "SECRETWORD": "begin with",
+    "file://host/path": "three slashes",
+    "file:///": "absolute folder",
+    "file:": "absolute folder",
+    "file:relative": "absolute folder",
+    "file:///a?b=c": r"\?",
+    "file:///a%00b": "absolute folder",
+    "s3://": "bucket",
+    "s3:///prefix": "bucket",
+    "s3://KEY:SECRETWORD/prefix": "bucket",
+    "s3://KEY:SECRETWORD@": "bucket",
+    "s3://KEY:SEC/RETSECRETWORD@bucket": "percent-encode",
+    "s3://KEY:SEC?SECRETWORD@bucket": "percent-encode",
+    "s3://KEY:SEC#SECRETWORD@bucket": "percent-encode",
+    "s3://SECRETWORD@bucket/p": "KEY:SECRET",
+    "s3://:SECRETWORD@bucket/p": "KEY:SECRET",
+    "s3://KEY:[SECRETWORD@bucket/p": "percent-encoded",
+    "s3://KEY:SECRETWORD\u2100@bucket/p": "percent-encoded",
+    "s3://KEY:SECRETWORD@bucket/p?colour=red": "endpoint, region, style",
+    "s3://KEY:SECRETWORD@bucket/p#fragment": "endpoint, region, style",
+    "s3://KEY:SECRETWORD@bucket/p?style=round": "path or virtual",
+    "s3://KEY:SECRETWORD@bucket/p?endpoint=host:9000": "http://",
+    "s3://KEY:SECRETWORD@bucket/p?endpoint=ftp://host": "http://",
+    "s3://KEY:SECRETWORD@bucket/p?endpoint=http://": "http://",
+    "s3://KEY:SECRETWORD@bucket/p?endpoint=http://host:port": "http://",
+    "s3://bucket/p?endpoint=http://user:SECRETWORD%40host": "http://",
+}
+
+
+@pytest.mark.parametrize(("url", "reason"), BAD_URLS.items())
+def test_a_bad_url_is_refused_with_the_reason_and_without_its_secret(url: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason) as caught:
+        open_store(url)
+    assert "SECRETWORD" not in "".join(traceback.format_exception(caught.value)).replace(repr(url), "")
+
+
+def test_a_folder_store_needs_no_boto3(folder: Path) -> None:
+    code = "import sys, storage; storage.open_store(sys.argv[1]); sys.exit('boto3' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code, folder.as_uri()], cwd=FOLDER).returncode == 0
+
+
+def test_each_memory_store_is_its_own() -> None:
+    first, second = open_store("memory:"), open_store("memory:")
+    put(first, "a", b"x")
+    assert_empty(second)
