@@ -116,7 +116,8 @@ def read_mono(path: Path, sample_rate: int) -> Iterator[np.ndarray[Any, Any]]:
     """
     import av
 
-    resampler = av.AudioResampler(format="flt", layout="mono", rate=sample_rate)
+    # Its own mixing to mono would exceed full scale: the channels' mean is taken instead.
+    resampler = av.AudioResampler(format="fltp", rate=sample_rate)
     read_any = False
     with _open(path) as container:
         for frame in _frames(container):
@@ -124,11 +125,11 @@ def read_mono(path: Path, sample_rate: int) -> Iterator[np.ndarray[Any, Any]]:
             frame.pts = None
             for resampled in resampler.resample(frame):
                 read_any = True
-                yield resampled.to_ndarray().reshape(-1)
+                yield resampled.to_ndarray().mean(axis=0)
     if not read_any:
         raise InputUnreadable(_NO_SAMPLES)
     for resampled in resampler.resample(None):
-        yield resampled.to_ndarray().reshape(-1)
+        yield resampled.to_ndarray().mean(axis=0)
 
 
 @contextmanager

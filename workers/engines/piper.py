@@ -63,14 +63,14 @@ class Piper:
             run.note("This model draws its own noise: the seed had no effect.")
         with WavWriter(run.workdir / "speech.wav", self._sample_rate) as wav:
             for samples in self._speak(run, text, settings):
-                if wav.frames + len(samples) >= limit:
+                if wav.frames + len(samples) > limit:
                     wav.write(_faded(samples[: limit - wav.frames], self._sample_rate))
                     run.note(f"The speech was cut at max_duration_seconds, {wav.duration_seconds:g} s.")
                     break
                 wav.write(samples)
             if wav.frames == 0:
                 raise UnsupportedInput("params.text has nothing in it that can be spoken.")
-        run.progress("generating", 1.0)
+            run.progress("generating", 1.0)
         facts = {"duration_seconds": wav.duration_seconds, "sample_rate": self._sample_rate, "channels": 1}
         yield Output(wav.path, "audio/wav", facts)
 

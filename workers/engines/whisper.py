@@ -108,7 +108,6 @@ class Whisper:
             run.note(f"The speech is in {transcript.language!r}, not {wanted!r}: the transcript was left empty.")
         facts = {"language": transcript.language, "duration_seconds": transcript.frames / SAMPLE_RATE}
         yield Output(path, "text/plain", facts)
-        run.progress("publishing", 1.0)
 
     def unload(self) -> None:
         del self._model

@@ -1,0 +1,68 @@
+"""Running one job on an engine process, and waiting for things with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from inclavate.generators import Input
+from workers.hosts import CancelledByRequest, Done, EngineJob, Event, Failed, Host, Hosts, Produced
+
+TEST_MODELS = Path(__file__).with_name("models.toml")
+PATIENCE_SECONDS = 60.0
+T = TypeVar("T")
+
+
+def until(what: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:
+    """The first true value of `what`, asked again and again until the deadline."""
+    deadline = time.monotonic() + seconds
+    while not (value := what()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+    return value
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped does not."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def events(host: Host) -> Iterator[Event]:
+    """The running job's events up to its last."""
+    while True:
+        event = until(lambda: host.poll(0.25))
+        yield event
+        if isinstance(event, Done | CancelledByRequest | Failed):
+            return
+
+
+def start(
+    host: Host, workdir: Path, params: Mapping[str, Any], inputs: Sequence[Input] = (), seed: int | None = None
+) -> None:
+    workdir.mkdir(parents=True)
+    host.run(EngineJob(params, inputs, seed, workdir))
+
+
+def run_job(
+    hosts: Hosts,
+    model: str,
+    workdir: Path,
+    params: Mapping[str, Any],
+    inputs: Sequence[Input] = (),
+    seed: int | None = None,
+) -> list[Event]:
+    """All events of one job in a session of its own."""
+    with hosts.session(model) as host:
+        start(host, workdir, params, inputs, seed)
+        return list(events(host))
+
+
+def outputs(seen: Sequence[Event]) -> list[Produced]:
+    return [event for event in seen if isinstance(event, Produced)]

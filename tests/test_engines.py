@@ -1,0 +1,423 @@
+"""What every engine must do, over each model of the shipped catalog and of the tests' own; then their own traits."""
+
+from __future__ import annotations
+
+import wave
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inclavate.errors import InferenceFailed, InputUnreadable, UnsupportedInput
+from inclavate.generators import SPEECH, TRANSCRIBE, Cancelled, Capability, Generator, Input, Output
+from tests.driving import TEST_MODELS, outputs, run_job
+from workers.catalog import Entry, load_catalog, load_engine
+from workers.engines.piper import MAX_PHONEMES, Piper, _split_phonemes
+from workers.engines.whisper import BLOCK_SECONDS, SAMPLE_RATE, Whisper, _blocks
+from workers.hosts import Done, Hosts
+from workers.sound import WavWriter, duration_seconds
+
+SHIPPED = Path(__file__).resolve().parent.parent / "config" / "models.toml"
+ENTRIES = {
+    model: entry
+    for catalog in (load_catalog(SHIPPED), load_catalog(TEST_MODELS))
+    for model, entry in catalog.models.items()
+    if model not in ("test-broken", "test-refusing", "test-tone-slow-load")
+}
+SENTENCES = "The quick brown fox jumps over the lazy dog.\n\nSeven ships sailed to the harbour in the morning."
+
+
+@dataclass
+class LocalRun:
+    """A run in this process. It stops at the check numbered `stop_at`."""
+
+    workdir: Path
+    params: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Sequence[Input] = ()
+    seed: int | None = None
+    stop_at: int | None = None
+    checks: int = 0
+    reported: list[tuple[str, float | None]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        self.checks += 1
+        if self.checks == self.stop_at:
+            raise Cancelled
+
+    def progress(self, stage: str, fraction: float | None = None) -> None:
+        self.check()
+        self.reported.append((stage, fraction))
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+class Bench:
+    """Loaded engines, one a model, and runs for them."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._loaded: dict[str, Generator] = {}
+        self._runs = 0
+
+    def engine(self, model: str) -> Generator:
+        if model not in self._loaded:
+            entry = ENTRIES[model]
+            self._loaded[model] = load_engine(entry.engine)()
+            self._loaded[model].load(entry.options)
+        return self._loaded[model]
+
+    def run(self, params: Mapping[str, Any], inputs: Sequence[Input] = (), **more: Any) -> LocalRun:
+        self._runs += 1
+        workdir = self._root / str(self._runs)
+        workdir.mkdir()
+        return LocalRun(workdir, params, inputs, **more)
+
+    def speak(self, text: str, **params: Any) -> tuple[LocalRun, Output]:
+        run = self.run({"text": text, **params})
+        (output,) = self.engine("piper-joe").generate(run)
+        return run, output
+
+    def transcribe(self, path: Path, **params: Any) -> tuple[LocalRun, str, Output]:
+        run = self.run(params, [Input(path, "audio/wav")])
+        (output,) = self.engine("whisper-tiny.en").generate(run)
+        return run, output.path.read_text("utf-8"), output
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    return Bench(tmp_path_factory.mktemp("bench"))
+
+
+@pytest.fixture(scope="module")
+def spoken(bench):
+    return bench.speak(SENTENCES)[1].path
+
+
+def fair_run(bench: Bench, capability: Capability, spoken: Path, **more: Any) -> LocalRun:
+    """A run that this model must be able to do, with a few checks in it."""
+    match capability.task:
+        case task if task == SPEECH:
+            return bench.run({"text": SENTENCES}, **more)
+        case task if task == TRANSCRIBE:
+            return bench.run({}, [Input(spoken, "audio/wav")], **more)
+    path = spoken.with_name("letter.txt")
+    path.write_text("a letter")
+    return bench.run({"prompt": "Read this: ", "steps": 3}, [Input(path, "text/plain")], **more)
+
+
+def read_wav(path: Path) -> tuple[np.ndarray, int]:
+    with wave.open(str(path)) as reader:
+        return np.frombuffer(reader.readframes(reader.getnframes()), "<i2"), reader.getframerate()
+
+
+def assert_is_valid(output: Output, run: LocalRun, capability: Capability) -> None:
+    assert output.path.is_relative_to(run.workdir)
+    if capability.modality == "audio":
+        samples, rate = read_wav(output.path)
+        assert output.media_type == "audio/wav"
+        assert output.facts == {
+            "duration_seconds": len(samples) / rate,
+            "sample_rate": capability.sample_rate,
+            "channels": 1,
+        }
+        assert rate == capability.sample_rate
+        assert 300 < np.abs(samples.astype(int)).max() < 32767
+    else:
+        assert output.media_type == "text/plain"
+        assert output.path.read_text("utf-8").strip()
+
+
+every_engine = pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+
+
+@every_engine
+def test_it_is_a_generator_and_describes_itself(entry: Entry, bench):
+    assert isinstance(bench.engine(entry.model), Generator)
+    capability = entry.capability()
+    assert capability.model == entry.model
+    assert (capability.modality == "audio") == (capability.task == SPEECH)
+    assert capability.formats == (("wav",) if capability.task == SPEECH else ())
+    assert bool(capability.input_modalities) == (capability.modality == "text")
+
+
+@pytest.fixture(scope="module")
+def whole(bench, spoken):
+    """Model -> one job done from beginning to end, and its outputs."""
+
+    @cache
+    def finish(model: str) -> tuple[LocalRun, list[Output]]:
+        run = fair_run(bench, ENTRIES[model].capability(), spoken)
+        return run, list(bench.engine(model).generate(run))
+
+    return finish
+
+
+@every_engine
+def test_its_outputs_are_valid(entry: Entry, whole):
+    run, produced = whole(entry.model)
+    assert produced
+    for output in produced:
+        assert_is_valid(output, run, entry.capability())
+
+
+@every_engine
+def test_progress_grows_within_each_stage_and_no_stage_returns(entry: Entry, whole):
+    run, _ = whole(entry.model)
+    stages = list(dict.fromkeys(stage for stage, _ in run.reported))
+    assert [stage for stage, _ in run.reported] == sorted((stage for stage, _ in run.reported), key=stages.index)
+    for stage in stages:
+        fractions = [fraction for name, fraction in run.reported if name == stage]
+        assert fractions == sorted(fractions)
+        assert all(0 <= fraction <= 1 for fraction in fractions)
+    assert len(run.reported) >= 3
+
+
+@every_engine
+def test_a_cancel_at_any_check_leaves_nothing_and_the_engine_works_again(entry: Entry, bench, spoken, whole):
+    engine, capability = bench.engine(entry.model), entry.capability()
+    complete, produced = whole(entry.model)
+    for stop_at in sorted({1, (1 + complete.checks) // 2, complete.checks}):
+        stopped = fair_run(bench, capability, spoken, stop_at=stop_at)
+        with pytest.raises(Cancelled):
+            list(engine.generate(stopped))
+        assert list(stopped.workdir.iterdir()) == []
+    again = fair_run(bench, capability, spoken)
+    outputs_again = list(engine.generate(again))
+    assert len(outputs_again) == len(produced)
+    assert_is_valid(outputs_again[0], again, capability)
+
+
+@every_engine
+def test_a_model_that_claims_to_honour_seeds_repeats_itself(entry: Entry, bench, spoken):
+    engine, capability = bench.engine(entry.model), entry.capability()
+    if not capability.honours_seed:
+        run = fair_run(bench, capability, spoken, seed=5)
+        assert list(engine.generate(run))
+        assert capability.modality != "audio" or any("seed" in note for note in run.notes)
+        return
+    made = [next(iter(engine.generate(fair_run(bench, capability, spoken, seed=seed)))) for seed in (5, 5, 6)]
+    first, second, other = (output.path.read_bytes() for output in made)
+    assert first == second != other
+
+
+def test_whisper_hears_what_piper_said_each_in_a_process_of_its_own(tmp_path):
+    hosts = Hosts(load_catalog(SHIPPED), 60, {"PATH": "/usr/bin:/bin"})
+    try:
+        seen = run_job(hosts, "piper-joe", tmp_path / "speech", {"text": SENTENCES, "voice": "joe", "speed": 0.9})
+        assert seen[-1] == Done()
+        given = [Input(outputs(seen)[0].path, "audio/wav")]
+        seen = run_job(hosts, "whisper-tiny.en", tmp_path / "text", {}, given)
+        assert seen[-1] == Done()
+    finally:
+        hosts.close()
+    words = outputs(seen)[0].path.read_text().lower()
+    assert (
+        sum(word in words for word in ("quick", "brown", "fox", "lazy", "dog", "ships", "harbour", "harbor", "morning"))
+        >= 5
+    )
+
+
+@pytest.mark.parametrize("text", ["...", "   ", "?!", "\n\n", "—", "()", "\0"])
+def test_a_text_with_nothing_to_speak_fails_and_leaves_no_file(bench, text):
+    run = bench.run({"text": text})
+    with pytest.raises(UnsupportedInput, match=r"params\.text has nothing"):
+        list(bench.engine("piper-joe").generate(run))
+    assert list(run.workdir.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Hello\0there", "\ud800 hello", "[[Wikipedia]] says hello", "[[ok", "😀", "<b>hello</b> & co", "hello " * 45],
+)
+def test_a_text_of_any_characters_is_spoken(bench, text):
+    assert bench.speak(text)[1].facts["duration_seconds"] > 0.2
+
+
+def test_brackets_do_not_smuggle_phonemes_in(bench):
+    voice = bench.engine("piper-joe")
+    assert list(voice._phonemes("[[x]] hello")) == list(voice._phonemes("[ [x]] hello"))
+
+
+@pytest.mark.parametrize("phonemes", [list("ab " * 500), ["x"] * 1000, list("abc"), []])
+def test_long_sentences_are_cut_between_words(phonemes):
+    parts = list(_split_phonemes(phonemes))
+    assert [phoneme for part in parts for phoneme in part] == phonemes
+    assert all(0 < len(part) <= MAX_PHONEMES for part in parts)
+    assert all(part[-1] == " " for part in parts[:-1]) or " " not in phonemes
+
+
+def test_speech_at_double_speed_takes_about_half_as_long(bench):
+    slow, fast = (bench.speak(SENTENCES, speed=speed)[1].facts["duration_seconds"] for speed in (1.0, 2.0))
+    assert 0.35 < fast / slow < 0.7
+
+
+def test_speech_is_cut_at_its_longest_duration_and_fades_out(bench):
+    run, output = bench.speak(SENTENCES, max_duration_seconds=1.5)
+    samples, rate = read_wav(output.path)
+    assert len(samples) == round(1.5 * rate)
+    assert samples[-1] == 0
+    assert np.abs(samples[-22:].astype(int)).max() <= np.abs(samples.astype(int)).max() * 0.1
+    assert any("max_duration_seconds" in note for note in run.notes)
+
+
+def test_a_short_speech_is_not_touched_by_a_longer_limit(bench):
+    run, output = bench.speak("Hello.", max_duration_seconds=60)
+    assert output.facts["duration_seconds"] < 10
+    assert run.notes == []
+
+
+def test_the_loudest_words_stay_below_full_scale(bench):
+    output = bench.speak("STOP! Fire! Help! No! Why? Because I said so!", speed=0.5)[1]
+    samples, _ = read_wav(output.path)
+    assert 0.3 * 32767 < np.abs(samples.astype(int)).max() < 32767
+
+
+@pytest.mark.parametrize(
+    ("params", "field_name"),
+    [
+        ({"text": None}, "text"),
+        ({"text": 5}, "text"),
+        ({"text": "a" * 1_000_001}, "text"),
+        ({"voice": "amy"}, "voice"),
+        ({"speed": 0.49}, "speed"),
+        ({"speed": 2.01}, "speed"),
+        ({"speed": "fast"}, "speed"),
+        ({"speed": True}, "speed"),
+        ({"speed": float("nan")}, "speed"),
+        ({"response_format": "mp3"}, "response_format"),
+        ({"max_duration_seconds": 0}, "max_duration_seconds"),
+        ({"max_duration_seconds": "1"}, "max_duration_seconds"),
+    ],
+)
+def test_piper_refuses_what_it_cannot_do_naming_the_field(bench, params, field_name):
+    run = bench.run({"text": "Hello."} | params)
+    with pytest.raises(UnsupportedInput, match=rf"^params\.{field_name} ") as caught:
+        list(bench.engine("piper-joe").generate(run))
+    assert caught.value.param == field_name
+    assert list(run.workdir.iterdir()) == []
+
+
+def test_a_voice_of_several_speakers_offers_each_by_name(tmp_path):
+    (tmp_path / "many.onnx.json").write_text(
+        '{"num_speakers": 2, "speaker_id_map": {"ann": 0, "ben": 1}, "audio": {"sample_rate": 16000}}'
+    )
+    capability = Piper.describe("many", {"voice": str(tmp_path / "many.onnx"), "voice_name": "unused"})
+    assert capability.builtin_voices == ("ann", "ben")
+    assert capability.sample_rate == 16000
+
+
+def test_a_voice_without_its_configuration_says_so_without_its_path(tmp_path):
+    with pytest.raises(InferenceFailed, match=r"none\.onnx\.json") as caught:
+        Piper.describe("none", {"voice": str(tmp_path / "none.onnx")})
+    assert str(tmp_path) not in caught.value.message
+
+
+@pytest.fixture
+def silence(tmp_path):
+    with WavWriter(tmp_path / "silence.wav", SAMPLE_RATE) as wav:
+        wav.write(np.zeros(10 * SAMPLE_RATE, np.int16))
+    return wav.path
+
+
+def test_silence_is_an_empty_transcript(bench, silence):
+    _, text, output = bench.transcribe(silence)
+    assert text == ""
+    assert output.facts == {"language": None, "duration_seconds": 10.0}
+
+
+@pytest.mark.parametrize("language", ["EN", "en-US"])
+def test_the_language_that_is_spoken_passes_the_filter(bench, spoken, language):
+    _, text, output = bench.transcribe(spoken, language=language)
+    assert "fox" in text.lower()
+    assert output.facts["language"] == "en"
+
+
+def test_another_language_than_the_wanted_one_is_an_empty_transcript(bench, spoken):
+    run, text, _ = bench.transcribe(spoken, language="de")
+    assert text == ""
+    assert any("'de'" in note for note in run.notes)
+
+
+def test_a_prompt_is_taken_and_not_repeated_in_the_text(bench, spoken):
+    _, text, _ = bench.transcribe(spoken, prompt="A story about animals and boats.")
+    assert "animals" not in text
+    assert "fox" in text.lower()
+
+
+@pytest.mark.parametrize("params", [{"language": 5}, {"prompt": ["x"]}])
+def test_whisper_refuses_params_of_a_wrong_type(bench, spoken, params):
+    with pytest.raises(UnsupportedInput, match=r"must be a string"):
+        bench.transcribe(spoken, **params)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_transcription_takes_exactly_one_input(bench, spoken, count):
+    run = bench.run({}, [Input(spoken, "audio/wav")] * count)
+    with pytest.raises(UnsupportedInput, match="one input"):
+        list(bench.engine("whisper-tiny.en").generate(run))
+
+
+@pytest.mark.parametrize("data", [b"", b"RIFF\0\0\0\0WAVE", b"no sound at all" * 100])
+def test_an_input_that_is_no_audio_is_unreadable(bench, tmp_path, data):
+    (tmp_path / "upload").write_bytes(data)
+    with pytest.raises(InputUnreadable):
+        bench.transcribe(tmp_path / "upload")
+
+
+@pytest.mark.parametrize("frames", [1, 100, 1600])
+def test_a_sound_of_a_moment_is_an_empty_transcript(bench, tmp_path, frames):
+    with WavWriter(tmp_path / "short.wav", SAMPLE_RATE) as wav:
+        wav.write(np.full(frames, 1000, np.int16))
+    assert bench.transcribe(wav.path)[1] == ""
+
+
+def test_a_long_recording_is_heard_to_its_end_in_blocks(bench, spoken, tmp_path):
+    samples, rate = read_wav(spoken)
+    with WavWriter(tmp_path / "long.wav", rate) as wav:
+        wav.write(samples)
+        wav.write(np.zeros(round(BLOCK_SECONDS * rate), np.int16))
+        wav.write(samples)
+    run, text, output = bench.transcribe(wav.path)
+    assert text.lower().count("fox") == 2
+    assert output.facts["duration_seconds"] == pytest.approx(duration_seconds(wav.path), abs=0.01)
+    assert dict(run.reported)["understanding"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_blocks_are_cut_in_the_pauses_and_join_to_the_whole(tmp_path):
+    noise = (np.random.default_rng(1).normal(0, 3000, 130 * SAMPLE_RATE)).astype(np.int16)
+    noise[110 * SAMPLE_RATE : 111 * SAMPLE_RATE] = 0
+    with WavWriter(tmp_path / "noise.wav", SAMPLE_RATE) as wav:
+        wav.write(noise)
+    blocks = list(_blocks(wav.path))
+    assert 110 <= len(blocks[0]) / SAMPLE_RATE <= 111
+    assert np.array_equal(np.rint(np.concatenate(blocks) * 32768).astype(np.int16), noise)
+
+
+def model_folder(path: Path, tokens: int) -> Path:
+    path.mkdir()
+    (path / "vocabulary.txt").write_text("\n".join(f"t{number}" for number in range(tokens)) + "\n")
+    (path / "tokenizer.json").write_text(
+        '{"added_tokens": [{"content": "<|endoftext|>"}, {"content": "<|en|>"}, {"content": "<|yue|>"},'
+        ' {"content": "<|transcribe|>"}, {"content": "<|0.00|>"}]}'
+    )
+    return path
+
+
+@pytest.mark.parametrize(("tokens", "languages"), [(51_864, ("en",)), (51_865, ("en", "yue")), (51_866, ("en", "yue"))])
+def test_the_languages_are_read_from_the_vocabulary(tmp_path, tokens, languages):
+    folder = model_folder(tmp_path / "model", tokens)
+    assert Whisper.describe("w", {"path": str(folder)}).languages == languages
+
+
+def test_a_folder_without_weights_is_refused_and_never_downloaded(tmp_path):
+    folder = model_folder(tmp_path / "model", 10)
+    with pytest.raises(InferenceFailed, match=r"lacks model\.bin"):
+        Whisper().load({"path": str(folder)})
+    with pytest.raises(InferenceFailed, match=r"lacks model\.bin"):
+        Whisper().load({"path": "tiny.en"})
