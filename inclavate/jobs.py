@@ -21,7 +21,8 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError
-from django.db.models import F, Q, Sum
+from django.db.models import F, OuterRef, Q, Subquery, Sum, Value
+from django.db.models.functions import Coalesce
 
 from inclavate import artifacts, database, errors, fleet, progress, queue
 from inclavate.generators import Capability, Check
@@ -242,26 +243,41 @@ class Order(Enum):
 
 def claim(queue_name: str, worker: str) -> Claim | None:
     """Take the next job of a queue, or None. Fair: the owner with the fewest running, then the longest waiting."""
-    with database.write() as now:
-        job = next(filter(None, map(_next_job, _turns(queue_name))), None)
-        job = job and _start(job, worker, now)
-    if job is None:
-        return None
-    progress.bus.publish(job.pk, {"revision": job.revision})
-    return Claim(job, job.fence)
+    for turn in _turns(queue_name):
+        job = _claim_for(turn, worker)
+        if job is not None:
+            progress.bus.publish(job.pk, {"revision": job.revision})
+            return Claim(job, job.fence)
+    return None
 
 
 def _turns(queue_name: str) -> Iterator[Turn]:
-    waiting = Turn.objects.filter(queue=queue_name, queued__gt=0).select_related("owner")
-    in_turn = waiting.order_by("running", F("last_claimed_at").asc(nulls_first=True), "pk")
-    return (turn for turn in in_turn if not _is_at_running_limit(turn))
+    """Whose turn it is, of those who wait on this queue and may run one more."""
+    totals = Turn.objects.filter(owner=OuterRef("owner")).values("owner").annotate(total=Sum("running"))
+    turns = Turn.objects.filter(queue=queue_name, queued__gt=0).annotate(
+        total_running=Subquery(totals.values("total")),
+        limit=Coalesce("owner__max_running_jobs", Value(settings.MAX_RUNNING_JOBS_PER_OWNER)),
+    )
+    may_run = turns.filter(Q(limit=0) | Q(total_running__lt=F("limit")))
+    return may_run.order_by("total_running", F("last_claimed_at").asc(nulls_first=True), "pk").iterator()
+
+
+def _claim_for(turn: Turn, worker: str) -> Job | None:
+    with database.write() as now:
+        if _is_at_running_limit(turn):
+            return None
+        job = _next_job(turn)
+        return job and _start(job, worker, now)
 
 
 def _is_at_running_limit(turn: Turn) -> bool:
-    limit = turn.owner.max_running_jobs
-    limit = settings.MAX_RUNNING_JOBS_PER_OWNER if limit is None else limit
-    running = Turn.objects.filter(owner=turn.owner_id).aggregate(n=Sum("running"))["n"] or 0
-    return bool(limit) and running >= limit
+    """Counted again with the owner's row locked: two workers must not both take the last place."""
+    limit: int = turn.limit  # type: ignore[attr-defined]
+    if not limit:
+        return False
+    Owner.objects.select_for_update(no_key=True).get(pk=turn.owner_id)
+    running = Turn.objects.filter(owner=turn.owner_id).aggregate(n=Sum("running"))["n"]
+    return bool(running >= limit)
 
 
 def _next_job(turn: Turn) -> Job | None:
