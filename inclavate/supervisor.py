@@ -133,6 +133,7 @@ class _Child:
         self._starts = 0
         self._started_at = 0.0
         self._delay = FIRST_DELAY_SECONDS
+        self._is_stopping = False
 
     def start(self) -> None:
         self._starts += 1
@@ -176,7 +177,7 @@ class _Child:
         status = process.wait()
         self._process = None
         log.log(
-            logging.WARNING if status else logging.INFO,
+            logging.WARNING if status and not self._is_stopping else logging.INFO,
             "%s %s after %.1f s",
             self.part.name,
             f"was ended by {signal.Signals(-status).name}" if status < 0 else f"exited with {status}",
@@ -187,6 +188,7 @@ class _Child:
         return True
 
     def terminate(self) -> None:
+        self._is_stopping = True
         if self._process is not None:
             os.kill(self._process.pid, signal.SIGTERM)
 

@@ -94,7 +94,8 @@ def pip_install(*arguments: str) -> None:
 
 
 def uv_install(*arguments: str) -> bool:
-    command = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(PYTHON), *cache("uv"), *arguments]
+    uv = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(PYTHON), "--compile-bytecode"]
+    command = [*uv, *cache("uv"), *arguments]
     try:
         return subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL).returncode == 0
     except OSError:
@@ -126,6 +127,8 @@ def install(stamp: dict[str, str], goal: dict[str, str]) -> None:
             install_lock(name)
     if stamp.get("project") != goal["project"]:
         pip_install("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+        # As the packages were: otherwise the first start compiles, in each of its processes.
+        run([str(PYTHON), "-m", "compileall", "-qq", "inclavate", "workers", "storage", "migrations"])
     STAMP.write_text(json.dumps({**stamp, **goal}, indent=1) + "\n", encoding="utf-8")
     UNFINISHED.unlink()
 

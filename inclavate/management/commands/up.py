@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from django.conf import settings
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
@@ -31,7 +31,7 @@ HELD_EXIT_CODE = 3
 PREDECESSOR_SECONDS = 15.0
 VALKEY_START_SECONDS = 10.0
 DRAIN_SECONDS = 5.0
-# After this long without a generator the user is told where to look.
+# After this long without an answer or a generator the user is told.
 PATIENCE_SECONDS = 15.0
 
 
@@ -83,9 +83,10 @@ class Command(BaseCommand):
             raise CommandError(f"The database {_database_name()} cannot be used: {error}") from error
         if not settings.EXTERNAL_REDIS_URL:
             _await_valkey(supervisor)
-        for part in _platform():
-            supervisor.start(part)
-        supervisor.run(_Readiness(supervisor, self.stdout, begun_at))
+        web, worker, sweeper = _platform()
+        supervisor.start(web)
+        supervisor.start(worker)
+        supervisor.run(_Readiness(supervisor, sweeper, self.stdout, begun_at))
 
 
 def _make_folders() -> None:
@@ -230,28 +231,32 @@ def _answers_ping(path: str) -> bool:
         return False
 
 
-def _platform() -> list[Part]:
-    """In the order in which they are told to stop: no new requests, then no new jobs."""
+def _platform() -> tuple[Part, Part, Part]:
+    """Web, worker and sweeper, in the order in which they are told to stop: no new requests, then no new jobs."""
     command = [sys.executable, str(settings.BASE_DIR / "manage.py")]
     keys = {} if settings.IS_SECRET_KEY_GIVEN else {"SECRET_KEY_FILE": f"{settings.DATA_DIR}/secret_key"}
     env = environment(DATA_DIR=str(settings.DATA_DIR), **keys)
     drain = {"INCLAVATE_DRAIN_SECONDS": str(min(DRAIN_SECONDS, settings.DRAIN_SECONDS))}
-    return [
+    return (
         Part("web", [*command, "web"], env),
         Part("worker", [*command, "worker", "--name", "{instance}"], env | drain, has_died=_lose_worker),
         Part("sweeper", [*command, "sweeper"], env),
-    ]
+    )
 
 
 class _Readiness:
-    """Looks, a few times a second, until pages are answered and a generator is ready; then says so, once."""
+    """Looks, a few times a second, until pages are answered and a generator is ready; then says so, once.
 
-    def __init__(self, supervisor: Supervisor, stdout: Any, begun_at: float) -> None:
+    Only then is the sweeper started: it has nothing to do yet, and would take time from those that are waited for.
+    """
+
+    def __init__(self, supervisor: Supervisor, sweeper: Part, stdout: OutputWrapper, begun_at: float) -> None:
         self._supervisor = supervisor
+        self._sweeper = sweeper
         self._stdout = stdout
         self._begun_at = begun_at
         self._is_web_ready = False
-        self._is_told = False
+        self._has_sweeper = False
 
     def __call__(self) -> float | None:
         elapsed = time.monotonic() - self._begun_at
@@ -259,11 +264,18 @@ class _Readiness:
         if self._is_web_ready and _has_offers(self._supervisor.instance("worker")):
             self._say(f"Inclavate is ready: {settings.URL} (after {elapsed:.1f} s)")
             connection.close()
+            self._start_sweeper()
             return None
-        if self._is_web_ready and elapsed > PATIENCE_SECONDS and not self._is_told:
-            self._say(f"Inclavate answers at {settings.URL}, but no generator is ready: see the worker's lines above.")
-            self._is_told = True
-        return 1.0 if self._is_told else 0.1
+        if elapsed > PATIENCE_SECONDS and not self._has_sweeper:
+            missing = "no generator is ready" if self._is_web_ready else "it does not answer"
+            self._say(f"Inclavate runs at {settings.URL}, but {missing} yet; the lines above may say why.")
+            self._start_sweeper()
+        return 1.0 if self._has_sweeper else 0.1
+
+    def _start_sweeper(self) -> None:
+        if not self._has_sweeper:
+            self._supervisor.start(self._sweeper)
+            self._has_sweeper = True
 
     def _say(self, text: str) -> None:
         self._stdout.write(text)
