@@ -155,7 +155,7 @@ def not_audio(tmp_path: Path) -> dict[str, bytes]:
         "mp4 without its index": encode(tmp_path / "a.m4a", "aac", 1.0).read_bytes()[:5000],
         "video without sound": silent_video(tmp_path / "v.mp4"),
         "playlist": f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{wav}\n#EXT-X-ENDLIST\n".encode(),
-        "concat script": f"ffconcat version 1.0\nfile '{wav}'\n".encode(),
+        "concat script": f"ffconcat version 1.0\nfile {wav.name}\n".encode(),
     }
 
 
