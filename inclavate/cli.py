@@ -64,7 +64,7 @@ class Stop(Exception):
 
 class Progress:
     """Shows a job's way on `stream`: a bar on a terminal; in a pipe a line where something changed, at most one a
-    second; nothing if quiet."""
+    second, and the end; nothing if quiet."""
 
     WIDTH = 30
 
@@ -81,8 +81,10 @@ class Progress:
             return
         if self._is_terminal:
             self._draw(job)
-        elif (line := _stage_of(job)) != self._said and (job.is_finished or self._clock() - self._said_at >= 1.0):
-            self._said, self._said_at = line, self._clock()
+            return
+        line, now = _stage_of(job), self._clock()
+        if line != self._said and (job.is_finished or now - self._said_at >= 1.0):
+            self._said, self._said_at = line, now
             print(line, file=self._stream, flush=True)
 
     def _draw(self, job: Job) -> None:
