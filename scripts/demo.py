@@ -51,23 +51,37 @@ def main() -> int:
         return INTERRUPTED
 
 
+class Up(subprocess.Popen[bytes]):
+    """`inclavate up` as a child; its lines go to the log, out of the progress bar's way."""
+
+    def __init__(self) -> None:
+        LOG.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with LOG.open("ab") as log:
+            self._log_start = log.tell()
+            # In a session of its own: Ctrl-C must reach it once, from here; a second signal means "at once" to it.
+            super().__init__(
+                [sys.executable, str(settings.BASE_DIR / "manage.py"), "up"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def last_words(self) -> str:
+        lines = LOG.read_bytes()[self._log_start :].decode("utf-8", "replace").splitlines()
+        return "\n".join(lines[-15:])
+
+
 @contextmanager
-def _started() -> Iterator[subprocess.Popen[bytes]]:
-    """`inclavate up` as a child; it is stopped at the end. Its lines go to a log, out of the progress bar's way."""
-    LOG.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "up"]
-    with LOG.open("ab") as log:
-        # In a session of its own: Ctrl-C must reach it once, from here; a second signal means "at once" to it.
-        up = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
+def _started() -> Iterator[Up]:
+    up = Up()
     try:
         yield up
     finally:
         _stop(up)
 
 
-def _stop(up: subprocess.Popen[bytes]) -> None:
+def _stop(up: Up) -> None:
     if up.poll() is not None:
         return
     print("stopping …", flush=True)
@@ -82,13 +96,13 @@ def _stop(up: subprocess.Popen[bytes]) -> None:
         raise DemoError(f"Inclavate ended with code {up.returncode}; why is in {LOG}.")
 
 
-def _terminate(up: subprocess.Popen[bytes]) -> None:
+def _terminate(up: Up) -> None:
     up.terminate()
     with suppress(subprocess.TimeoutExpired):
         up.wait(STOP_SECONDS)
 
 
-def _show(up: subprocess.Popen[bytes], *, is_once: bool) -> int:
+def _show(up: Up, *, is_once: bool) -> int:
     with Client(settings.URL, settings.API_KEY or None) as client:
         begun_at = time.monotonic()
         print(f"starting Inclavate on {settings.DATA_DIR} (its log is {LOG.name} there)", flush=True)
@@ -102,27 +116,23 @@ def _show(up: subprocess.Popen[bytes], *, is_once: bool) -> int:
     return _serve(up)
 
 
-def _await_models(client: Client, up: subprocess.Popen[bytes]) -> tuple[Generator, Generator]:
+def _await_models(client: Client, up: Up) -> tuple[Generator, Generator]:
     deadline = time.monotonic() + START_SECONDS
     said = ""
     while True:
         if up.poll() not in (None, HELD_EXIT_CODE):
-            raise DemoError(f"Inclavate did not start.\n{_last_words()}")
+            raise DemoError(f"Inclavate did not start.\n{up.last_words()}")
         try:
             client.health()
             return client.first_ready(SPEECH), client.first_ready(TRANSCRIBE)
         except ClientError as error:
             if time.monotonic() >= deadline:
-                raise DemoError(f"Not ready after {START_SECONDS:.0f} s: {error}\n{_last_words()}") from error
+                raise DemoError(f"Not ready after {START_SECONDS:.0f} s: {error}\n{up.last_words()}") from error
             awaited = "the models" if isinstance(error, NoModel) else "the web process"
         if awaited != said:
             said = awaited
             print(f"waiting for {said} …", flush=True)
         time.sleep(0.05)
-
-
-def _last_words() -> str:
-    return "\n".join(LOG.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
 
 
 def _speak(client: Client, speaker: Generator) -> None:
@@ -154,7 +164,7 @@ def _listen(client: Client, listener: Generator) -> None:
     print(f"heard in {_since(begun_at)}: {heard!r}")
 
 
-def _serve(up: subprocess.Popen[bytes]) -> int:
+def _serve(up: Up) -> int:
     if up.poll() == HELD_EXIT_CODE:
         print("It was running before and goes on.")
         return 0
@@ -163,7 +173,7 @@ def _serve(up: subprocess.Popen[bytes]) -> int:
         up.wait()
     except KeyboardInterrupt:
         return 0
-    raise DemoError(f"Inclavate ended by itself.\n{_last_words()}")
+    raise DemoError(f"Inclavate ended by itself.\n{up.last_words()}")
 
 
 def _since(begun_at: float) -> str:
