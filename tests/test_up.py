@@ -14,10 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.request import urlopen
 
+import httpx
 import psutil
 import pytest
+
+from tests import platforms
 
 READY_SECONDS = 60
 STOP_SECONDS = 10
@@ -211,10 +213,20 @@ def up(data: Path, **variables: str) -> Iterator[Process]:
 
 def is_answered(port: str) -> bool:
     try:
-        with urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
+        return httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+    except httpx.TransportError:
         return False
+
+
+def begin_job(port: str, steps: int) -> str:
+    """The address of a job that runs, for a tenth of a second a step."""
+    params = {"text": "Some words.", "steps": steps, "step_seconds": 0.1}
+    body = {"modality": "audio", "model": "test-tone", "params": params}
+    answer = httpx.post(f"http://127.0.0.1:{port}/v1/generations", json=body)
+    assert answer.status_code == 202, answer.text
+    job = f"http://127.0.0.1:{port}/v1/generations/{answer.json()['id']}"
+    wait_for(lambda: httpx.get(job).json()["state"] == "running")
+    return job
 
 
 def wait_until_ready(process: Process, port: str) -> None:
@@ -223,23 +235,23 @@ def wait_until_ready(process: Process, port: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, Path, str]]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, Path, str]]:
     data, port = tmp_path_factory.mktemp("up") / "data", free_port()
     with up(data, PORT=port) as process:
         wait_until_ready(process, port)
         yield process, data, port
 
 
-def test_a_second_start_on_the_same_data_is_refused_and_names_the_first(platform: tuple[Process, Path, str]) -> None:
-    first, data, _ = platform
+def test_a_second_start_on_the_same_data_is_refused_and_names_the_first(whole: tuple[Process, Path, str]) -> None:
+    first, data, _ = whole
     with up(data, PORT=free_port()) as second:
         assert second.wait(READY_SECONDS) == 3
         assert f"process {first.pid} holds it" in second.output
         assert "Traceback" not in second.output
 
 
-def test_a_killed_web_process_is_replaced_and_answers_again(platform: tuple[Process, Path, str]) -> None:
-    process, _, port = platform
+def test_a_killed_web_process_is_replaced_and_answers_again(whole: tuple[Process, Path, str]) -> None:
+    process, _, port = whole
     web = process.part("web")
     web.kill()
     wait_for(lambda: not _lives(web))
@@ -247,8 +259,8 @@ def test_a_killed_web_process_is_replaced_and_answers_again(platform: tuple[Proc
     assert process.part("web").pid != web.pid
 
 
-def test_a_killed_worker_is_replaced_under_another_name(platform: tuple[Process, Path, str]) -> None:
-    process, data, _ = platform
+def test_a_killed_worker_is_replaced_under_another_name(whole: tuple[Process, Path, str]) -> None:
+    process, data, _ = whole
     worker = process.part("worker")
     name = worker.cmdline()[-1]
     engines = worker.children(recursive=True)
@@ -264,8 +276,8 @@ def test_a_killed_worker_is_replaced_under_another_name(platform: tuple[Process,
     wait_for(lambda: len(living()) == 1 and living() != [name])
 
 
-def test_only_its_user_can_read_what_it_keeps(platform: tuple[Process, Path, str]) -> None:
-    _, data, _ = platform
+def test_only_its_user_can_read_what_it_keeps(whole: tuple[Process, Path, str]) -> None:
+    _, data, _ = whole
     modes = {path.name: path.stat().st_mode & 0o777 for path in (data, data / "run", data / "secret_key")}
     assert modes == {"data": 0o700, "run": 0o700, "secret_key": 0o600}
 
@@ -273,32 +285,33 @@ def test_only_its_user_can_read_what_it_keeps(platform: tuple[Process, Path, str
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_everything_within_ten_seconds(tmp_path: Path, signum: signal.Signals) -> None:
     data, port = tmp_path / "a folder" / ("d" * (150 - len(str(tmp_path)) - 10)), free_port()
-    with up(data, PORT=port) as process:
+    with up(data, PORT=port, MODELS_FILE=str(platforms.models_file(tmp_path))) as process:
         wait_until_ready(process, port)
-        assert len(process.started) >= 4
+        begin_job(port, steps=600)
+        assert len(process.descendants()) >= 5
         process.popen.send_signal(signum)
         assert process.wait(STOP_SECONDS) == 0, process.output
         assert not process.descendants()
         assert "SIGKILL" not in process.output
         assert "Traceback" not in process.output
         assert len(str(data)) == 150
+    with contextlib.closing(sqlite3.connect(data / "inclavate.sqlite3")) as database:
+        assert database.execute("SELECT state, attempts FROM inclavate_job").fetchall() == [("queued", 0)]
 
 
 def test_a_killed_up_leaves_nothing_and_can_be_started_again_at_once(tmp_path: Path) -> None:
-    port = free_port()
-    with up(tmp_path, PORT=port) as first, up_after_kill(first, tmp_path, port) as second:
-        wait_until_ready(second, port)
-        assert not first.descendants()
-        second.popen.send_signal(signal.SIGTERM)
-        assert second.wait() == 0
-
-
-@contextlib.contextmanager
-def up_after_kill(first: Process, data: Path, port: str) -> Iterator[Process]:
-    wait_until_ready(first, port)
-    first.popen.kill()
-    with up(data, PORT=port) as second:
-        yield second
+    port, models = free_port(), str(platforms.models_file(tmp_path))
+    with up(tmp_path / "data", PORT=port, MODELS_FILE=models) as first:
+        wait_until_ready(first, port)
+        job = begin_job(port, steps=30)
+        first.descendants()
+        first.popen.kill()
+        with up(tmp_path / "data", PORT=port, MODELS_FILE=models) as second:
+            wait_until_ready(second, port)
+            assert not first.descendants()
+            wait_for(lambda: httpx.get(job).json()["state"] == "completed")
+            second.popen.send_signal(signal.SIGTERM)
+            assert second.wait() == 0
 
 
 # What stops it from starting: a sentence, and no traceback.
