@@ -580,3 +580,53 @@ def test_speech_that_was_cut_is_asked_for_again_and_the_file_is_whole(tmp_path):
 def test_the_client_is_plain_python():
     program = "import sys, inclavate.client; sys.exit(bool({'django', 'celery'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+# Against the platform
+
+
+@pytest.fixture
+def live(platform):
+    with Client(platform.url) as client:
+        yield client
+
+
+def test_a_real_job_is_watched_to_its_end_and_its_sound_is_whole(live, tmp_path):
+    job = live.submit("piper-joe", "audio", {"text": "One. Two. Three."}, idempotency_key="watched")
+    told = list(live.events(job.id))
+    revisions = [one.revision for one in told]
+    assert revisions == sorted(set(revisions))
+    assert told[-1].state == "completed"
+    assert live.submit("piper-joe", "audio", {"text": "One. Two. Three."}, idempotency_key="watched").id == job.id
+    artifact = live.artifact(told[-1].output_artifacts[0])
+    sound = live.download(artifact.id, tmp_path / "a.wav").read_bytes()
+    assert (len(sound), hashlib.sha256(sound).hexdigest()) == (artifact.size_bytes, artifact.digest)
+
+
+def test_what_is_uploaded_comes_back_and_goes_away(live, tmp_path):
+    source = tmp_path / "clip.wav"
+    source.write_bytes(SOUND)
+    artifact = live.upload(source)
+    assert (artifact.media_type, artifact.digest) == ("audio/wav", ETAG.strip('"'))
+    assert live.download(artifact.id, tmp_path / "back.wav").read_bytes() == SOUND
+    live.delete_artifact(artifact.id)
+    with pytest.raises(Refused) as caught:
+        live.artifact(artifact.id)
+    assert (caught.value.status, caught.value.code) == (404, "not_found")
+
+
+def test_the_synchronous_routes_speak_and_listen(live, tmp_path):
+    said = live.speech("The weather is fine today.", tmp_path / "said.wav", model="piper-joe", voice="joe")
+    assert live.artifact(said.artifact_id).size_bytes == said.path.stat().st_size
+    heard = live.transcribe(said.path, "whisper-tiny.en")
+    assert "weather" in heard.text.lower()
+    assert live.job(heard.job_id).state == "completed"
+    with pytest.raises(Refused) as caught:
+        live.transcribe(said.path, "piper-joe")
+    assert caught.value.status in (400, 422)
+
+
+def test_what_the_server_is_can_be_asked(live):
+    assert live.health().ok
+    assert {"piper-joe", "whisper-tiny.en"} <= set(live.models())
+    assert live.first_ready("text-to-speech").builtin_voices
