@@ -114,13 +114,17 @@ class Upper(Echo):
 
 
 class Crasher(Echo):
-    """Goes wrong as `params.how` says; without it, it is Echo. The option `load = "raise"` breaks its loading."""
+    """Goes wrong as `params.how` says; without it, it is Echo. Options: `load` "raise" or "refuse", `unload` "hang"."""
 
     def load(self, options: Mapping[str, Any]) -> None:
+        self._is_stubborn = options.get("unload") == "hang"
         if options.get("load") == "raise":
             raise ValueError(f"no weights in {sys.prefix}/share/weights.bin")
         if options.get("load") == "refuse":
             raise UnsupportedInput("These weights are of another kind.")
+
+    def unload(self) -> None:
+        time.sleep(600 if self._is_stubborn else 0)
 
     def generate(self, run: Run) -> Iterator[Output]:
         if how := run.params.get("how"):

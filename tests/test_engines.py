@@ -26,7 +26,7 @@ ENTRIES = {
     model: entry
     for catalog in (load_catalog(SHIPPED), load_catalog(TEST_MODELS))
     for model, entry in catalog.models.items()
-    if model not in ("test-broken", "test-refusing", "test-tone-slow-load")
+    if model not in ("test-broken", "test-refusing", "test-stubborn", "test-tone-slow-load")
 }
 SENTENCES = "The quick brown fox jumps over the lazy dog.\n\nSeven ships sailed to the harbour in the morning."
 
