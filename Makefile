@@ -30,8 +30,9 @@ lint: dev ## style, types, import rules, missing migrations
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/mypy scripts
 	$(BIN)/lint-imports
-	$(BIN)/python manage.py makemigrations --check --dry-run
+	INCLAVATE_DATABASE_URL=sqlite://:memory: $(BIN)/python manage.py makemigrations --check --dry-run
 
 lock: setup ## resolve requirements/*.txt anew
 	$(COMPILE) --group bootstrap -o requirements/bootstrap.txt
