@@ -86,3 +86,15 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 
     with platforms.running(tmp_path_factory.mktemp("platform"), WORKER_SLOTS="2") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def rclone_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with servers.s3_rclone(tmp_path_factory.mktemp("rclone")) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def moto_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with servers.s3_moto(tmp_path_factory.mktemp("moto")) as url:
+        yield url
