@@ -10,6 +10,7 @@ import hashlib
 import logging
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -35,6 +36,20 @@ def _store() -> storage.Store:
     return storage.open_store(settings.STORE_URL)
 
 
+@contextmanager
+def _translated() -> Iterator[None]:
+    """The store's errors as ours; what it says of folders and buckets stays in the log."""
+    try:
+        yield
+    except storage.StoreFull as error:
+        raise errors.QuotaExhausted("The artifact store is full; delete something and try again.") from error
+    except storage.ObjectMissing as error:
+        raise errors.ArtifactGone("The bytes of this artifact are gone.") from error
+    except storage.StoreError as error:
+        log.error("the artifact store: %s", error)
+        raise errors.Unavailable("The artifact store does not answer; try again later.", retry_after=5) from error
+
+
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 
@@ -50,7 +65,8 @@ class Draft:
         self._max_bytes = max_bytes
         self._head = b""
         self._hash = hashlib.sha256()
-        self._writer = _store().create(artifact.store_key)
+        with _translated():
+            self._writer = _store().create(artifact.store_key)
 
     def write(self, chunk: bytes) -> None:
         """Raises `PayloadTooLarge` past the cap, `QuotaExhausted` past the owner's quota or the store's room."""
@@ -62,10 +78,8 @@ class Draft:
         if len(self._head) < _SNIFF_BYTES:
             self._head += chunk[: _SNIFF_BYTES - len(self._head)]
         self._hash.update(chunk)
-        try:
+        with _translated():
             self._writer.write(chunk)
-        except storage.StoreFull as error:
-            raise errors.QuotaExhausted("The artifact store is full; delete something and try again.") from error
 
     @property
     def sniffed_type(self) -> str | None:
@@ -73,11 +87,9 @@ class Draft:
         return sniff(self._head)
 
     def store(self) -> None:
-        """Make the bytes durable. Slow; outside any transaction."""
-        try:
+        """Make the bytes durable. Slow; outside any transaction. Raises `QuotaExhausted`, `Unavailable`."""
+        with _translated():
             self._writer.commit()
-        except storage.StoreFull as error:
-            raise errors.QuotaExhausted("The artifact store is full; delete something and try again.") from error
 
     def seal(self) -> Artifact:
         """Make the artifact ready. Inside a `database.write()`, after `store()`."""
@@ -112,8 +124,7 @@ class Draft:
             if gone:
                 _change_usage(self.artifact, reserved_bytes=-self.artifact.size, reserved_objects=-1)
         if gone:
-            self._writer.abort()
-            _store().delete(self.artifact.store_key)
+            _discard(self.artifact, self._writer)
 
     def _reserve(self, size: int) -> None:
         with database.write():
@@ -179,12 +190,8 @@ def read(artifact: Artifact, start: int = 0, stop: int | None = None) -> Iterato
     """The bytes start..stop (exclusive) in chunks. Raises `NotReady`, `ArtifactGone`, `Unavailable`."""
     if artifact.state != Artifact.State.READY:
         raise errors.NotReady(f"Artifact {artifact.pk} is {artifact.state}, not ready.")
-    try:
+    with _translated():
         return _store().read(artifact.store_key, start, stop)
-    except storage.ObjectMissing as error:
-        raise errors.ArtifactGone(f"The bytes of artifact {artifact.pk} are gone.") from error
-    except storage.StoreError as error:
-        raise errors.Unavailable("The artifact store does not answer; try again later.", retry_after=5) from error
 
 
 T = TypeVar("T")
@@ -246,10 +253,16 @@ def _remove(artifact: Artifact) -> None:
         elif gone:
             _change_usage(artifact, reserved_bytes=-artifact.size, reserved_objects=-1)
     if gone:
-        try:
-            _store().delete(artifact.store_key)
-        except storage.StoreError as error:
-            log.warning("the bytes of artifact %s wait for the sweeper: %s", artifact.pk, error)
+        _discard(artifact)
+
+
+def _discard(artifact: Artifact, writer: storage.Writer | None = None) -> None:
+    try:
+        if writer is not None:
+            writer.abort()
+        _store().delete(artifact.store_key)
+    except storage.StoreError as error:
+        log.warning("the bytes of artifact %s wait for the sweeper: %s", artifact.pk, error)
 
 
 def sweep(at: datetime | None = None) -> int:

@@ -146,6 +146,9 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     return boundary.error_response(error, request.url.path)
 
 
+_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+_OWN_PATHS = sorted({route.path for route in (*native.routes, *openai.routes)} - {"/v1/artifacts"})
+
 django_app = Django()
 application = Gate(
     Starlette(
@@ -155,8 +158,7 @@ application = Gate(
             Route("/v1/artifacts/usage", django_app),
             *native.routes,
             *openai.routes,
-            *(Route(path, _method_not_allowed) for path in ("/v1/generations/{id}", "/v1/artifacts/{id}")),
-            *(Route(path, _method_not_allowed) for path in ("/v1/audio/speech", "/v1/audio/transcriptions")),
+            *(Route(path, _method_not_allowed, methods=_METHODS) for path in _OWN_PATHS),
             Mount("/static", StaticFiles(directory=settings.BASE_DIR / "inclavate" / "static")),
             Mount("/", django_app),
         ],

@@ -29,7 +29,10 @@ def linger(run: Run, seconds: float) -> None:
 
 
 class Tone:
-    """A sine, 10 ms a character of `text`, in `steps` steps of `step_seconds` each; the seed sets its pitch."""
+    """A sine, 10 ms a character of `text`, in `steps` steps of `step_seconds` each; the seed sets its pitch.
+
+    Options of the same names are for routes that pass no params of ours on.
+    """
 
     @classmethod
     def describe(cls, model: str, options: Mapping[str, Any]) -> Capability:
@@ -46,19 +49,21 @@ class Tone:
         )
 
     def load(self, options: Mapping[str, Any]) -> None:
+        self._options = options
         time.sleep(options.get("load_seconds", 0))
 
     def generate(self, run: Run) -> Iterator[Output]:
         import numpy as np
 
-        steps = int(run.params.get("steps", 4))
+        params = {"steps": 4, "step_seconds": 0, **self._options, **run.params}
+        steps = int(params["steps"])
         seconds = len(run.params["text"]) * SECONDS_PER_CHARACTER / float(run.params.get("speed", 1.0))
         pitch = random.Random(run.seed).uniform(200, 400) * (2 if run.params.get("voice") == "high" else 1)
         samples = 0.5 * np.sin(np.arange(round(seconds * SAMPLE_RATE)) * (2 * np.pi * pitch / SAMPLE_RATE))
         with WavWriter(run.workdir / "tone.wav", SAMPLE_RATE) as wav:
             run.progress("generating", 0.0)
             for step, part in enumerate(np.array_split(samples, steps), 1):
-                linger(run, float(run.params.get("step_seconds", 0)))
+                linger(run, float(params["step_seconds"]))
                 wav.write(part)
                 run.progress("generating", step / steps)
         facts = {"duration_seconds": wav.duration_seconds, "sample_rate": SAMPLE_RATE, "channels": 1}
