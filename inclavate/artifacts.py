@@ -167,7 +167,11 @@ def begin(
         if settings.ARTIFACT_TTL_HOURS:
             artifact.expires_at = now + timedelta(hours=settings.ARTIFACT_TTL_HOURS)
         artifact.save(force_insert=True)
-    return Draft(artifact, max_bytes)
+    try:
+        return Draft(artifact, max_bytes)
+    except errors.InclavateError:
+        _remove(artifact)
+        raise
 
 
 def too_large(limit: int, got: int | None = None) -> errors.PayloadTooLarge:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,14 +40,9 @@ def _uses(process: psutil.Process, folder: str) -> bool:
     return any(file.path.startswith(folder) for file in process.open_files())
 
 
-def rows(platform: Platform, query: str, *values: Any) -> list[Any]:
-    with sqlite3.connect(platform.data_dir / "inclavate.sqlite3") as database:
-        return database.execute(query, values).fetchall()
-
-
 def runs_of(platform: Platform, job_id: str) -> list[Any]:
     query = "SELECT fence, worker, cause FROM inclavate_attempt WHERE job_id = ? ORDER BY fence"
-    return rows(platform, query, job_id.replace("-", ""))
+    return platform.rows(query, job_id.replace("-", ""))
 
 
 def test_a_worker_killed_in_the_middle_of_a_job_has_a_successor_that_completes_it(fragile: Platform) -> None:
@@ -62,7 +56,7 @@ def test_a_worker_killed_in_the_middle_of_a_job_has_a_successor_that_completes_i
     (fence_1, worker_1, cause_1), (fence_2, worker_2, cause_2) = runs_of(fragile, job["id"])
     assert (fence_1, cause_1, fence_2, cause_2) == (1, "worker_lost", 2, "completed")
     assert worker_1 != worker_2
-    outputs = rows(fragile, "SELECT state FROM inclavate_artifact WHERE job_id = ?", job["id"].replace("-", ""))
+    outputs = fragile.rows("SELECT state FROM inclavate_artifact WHERE job_id = ?", job["id"].replace("-", ""))
     assert outputs == [("ready",)]
     until(lambda: not any(engine.is_running() for engine in engines))
 
@@ -153,16 +147,14 @@ def test_a_wait_that_runs_out_is_a_504_with_the_job_that_goes_on(fragile: Platfo
 def test_nothing_is_left_over_after_all_that(fragile: Platform) -> None:
     """No work folder, no pending row, no file without a row, no total that is off."""
     until(lambda: not any((fragile.data_dir / "work").glob("*/*")))
-    assert rows(fragile, "SELECT count(*) FROM inclavate_artifact WHERE state != 'ready'") == [(0,)]
-    keys = {key for (key,) in rows(fragile, "SELECT store_key FROM inclavate_artifact")}
+    assert fragile.rows("SELECT count(*) FROM inclavate_artifact WHERE state != 'ready'") == [(0,)]
+    keys = {key for (key,) in fragile.rows("SELECT store_key FROM inclavate_artifact")}
     files = {path.name for path in (fragile.data_dir / "objects").rglob("*") if path.is_file()}
     assert files == keys
-    counted = rows(
-        fragile, "SELECT origin, sum(size), count(*) FROM inclavate_artifact GROUP BY origin ORDER BY origin"
-    )
-    kept = rows(fragile, "SELECT origin, bytes, objects_count FROM inclavate_usage WHERE objects_count ORDER BY origin")
+    counted = fragile.rows("SELECT origin, sum(size), count(*) FROM inclavate_artifact GROUP BY origin ORDER BY origin")
+    kept = fragile.rows("SELECT origin, bytes, objects_count FROM inclavate_usage WHERE objects_count ORDER BY origin")
     assert kept == counted
-    assert rows(fragile, "SELECT sum(queued), sum(running) FROM inclavate_turn") == [(0, 0)]
+    assert fragile.rows("SELECT sum(queued), sum(running) FROM inclavate_turn") == [(0, 0)]
 
 
 def test_a_graceful_stop_hands_running_jobs_back(tmp_path: Any) -> None:
@@ -173,5 +165,5 @@ def test_a_graceful_stop_hands_running_jobs_back(tmp_path: Any) -> None:
         platform.up.wait(timeout=30)
         assert platform.up.returncode == 0
         query = "SELECT state, attempts, fence, worker FROM inclavate_job"
-        assert rows(platform, query) == [("queued", 0, 1, "")]
+        assert platform.rows(query) == [("queued", 0, 1, "")]
         assert [cause for _, _, cause in runs_of(platform, job["id"])] == ["handed_back"]

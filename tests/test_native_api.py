@@ -244,6 +244,23 @@ def test_a_malformed_id_is_400_and_a_missing_one_404(http: httpx.Client, path: s
     assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
 
 
+def test_anothers_job_and_artifact_are_the_same_404_as_missing_ones(platform: Platform, http: httpx.Client) -> None:
+    job = platform.submit(**TONE)
+    output = platform.until_state(job["id"], "completed")["output_artifacts"][0]
+    platform.give_to_a_stranger(job["id"], output)
+    paths = [f"/v1/generations/{job['id']}", f"/v1/artifacts/{output}"]
+    requests = [("GET", p) for p in (*paths, f"{paths[0]}/events", f"{paths[1]}/meta")] + [("DELETE", p) for p in paths]
+    for method, path in requests:
+        answer = http.request(method, path)
+        missing = http.request(method, path.replace(job["id"], MISSING).replace(output, MISSING))
+        own_words = answer.text.replace(job["id"], MISSING).replace(output, MISSING)
+        assert (answer.status_code, own_words) == (missing.status_code, missing.text) == (404, missing.text)
+    assert job["id"] not in {g["id"] for g in http.get("/v1/generations").json()["generations"]}
+    assert output not in {a["id"] for a in http.get("/v1/artifacts").json()["artifacts"]}
+    speak = {"model": "whisper-tiny.en", "modality": "text", "input_artifacts": [output]}
+    assert http.post("/v1/generations", json=speak).status_code == 404
+
+
 @pytest.mark.parametrize("path", ["/v1/generations/{}/events", "/v1/artifacts/{}/meta"])
 def test_ids_below_a_resource_are_checked_too(http: httpx.Client, path: str) -> None:
     assert http.get(path.format("abc")).status_code == 400
@@ -302,6 +319,7 @@ def test_events_follow_a_job_to_its_end(platform: Platform, http: httpx.Client) 
     fractions = [e["progress_fraction"] for e in seen if e["progress_stage"] == "generating"]
     assert fractions == sorted(fractions)
     assert len([f for f in fractions if 0 < f < 1]) >= 1
+    assert all(e["state"] == "running" for e in seen if e["progress_stage"] is not None and e is not seen[-1])
 
 
 def test_events_of_a_finished_job_are_its_outcome_and_the_end(platform: Platform, http: httpx.Client) -> None:

@@ -96,13 +96,15 @@ class Watched:
                 await self._stale.wait()
 
     def _hear(self, message: progress.Message) -> None:
-        if message["revision"] <= self.job.revision:
+        revision = message["revision"]
+        if revision <= self.job.revision:
             return
-        if "stage" not in message:
+        # Only the very next revision may be applied to what is known; after a gap the row has to be read.
+        if "stage" not in message or revision != self.job.revision + 1:
             self._stale.set()
             return
         self.job.stage, self.job.fraction = message["stage"], message["fraction"]
-        self.job.revision = message["revision"]
+        self.job.revision = revision
         self._tell()
 
     def _tell(self) -> None:

@@ -8,6 +8,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from inclavate import accounts, artifacts, errors, fleet, jobs
+from inclavate.faces.boundary import error_headers
 
 
 @require_safe
@@ -16,7 +17,8 @@ def home(request: HttpRequest) -> HttpResponse:
     try:
         owner = accounts.identify()
     except errors.Unauthenticated as error:
-        return HttpResponse(error.message, status=error.status, content_type="text/plain; charset=utf-8")
+        kind = "text/plain; charset=utf-8"
+        return HttpResponse(error.message, status=error.status, headers=error_headers(error), content_type=kind)
     recent = jobs.page(owner, limit=10)
     context = {
         "version": settings.VERSION,
