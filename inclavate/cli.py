@@ -113,7 +113,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(words)
+        code = _run(words)
+        # Here, where a reader that went away can still be met; at exit it would be Python's exit code 120.
+        sys.stdout.flush()
+        return code
     except SystemExit as end:  # argparse's and Django's way out
         return end.code if isinstance(end.code, int) else DONE if end.code is None else _complain(str(end.code), USAGE)
     except Stop as stop:
