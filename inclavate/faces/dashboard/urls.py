@@ -1,5 +1,10 @@
 from django.urls import path
+from django.views.generic import RedirectView
 
 from inclavate.faces.dashboard import views
 
-urlpatterns = [path("", views.home)]
+urlpatterns = [
+    path("", views.home),
+    # Browsers ask for it by themselves, for pages of JSON too.
+    path("favicon.ico", RedirectView.as_view(url="/static/icon.svg")),
+]
