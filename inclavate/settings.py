@@ -142,8 +142,8 @@ SPEECH_SYNC_TIMEOUT_SECONDS = _number(
 )
 TRANSCRIPTION_SYNC_TIMEOUT_SECONDS = _number(float, "TRANSCRIPTION_SYNC_TIMEOUT_SECONDS", 120.0, 0.0, 86400.0)
 
-_LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-ALLOWED_HOSTS = [*_text("ALLOWED_HOSTS", "").replace(",", " ").split()] or [*_LOCAL_HOSTS, HOST]
+# Loopback names are always answered: nobody else's page can take one (DNS rebinding comes under a name of its own).
+ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", HOST, *_text("ALLOWED_HOSTS", "").replace(",", " ").split()]
 
 SECRET_KEY = _text("SECRET_KEY", "")
 IS_SECRET_KEY_GIVEN = SECRET_KEY != ""

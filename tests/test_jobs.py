@@ -116,6 +116,13 @@ def test_fifty_threads_with_the_same_key_make_one_job(alice: Owner) -> None:
     assert sum(is_new for _, is_new in answers) == 1
 
 
+def test_racing_requests_with_one_key_all_get_the_job_that_fills_the_queue(alice: Owner) -> None:
+    alice.max_queued_jobs = 1
+    alice.save()
+    answers = in_threads(20, lambda _: jobs.submit(alice, asked(idempotency_key="one")))
+    assert {job.pk for job, _ in answers} == {Job.objects.get().pk}
+
+
 def test_fifty_threads_with_five_keys_make_five_jobs(alice: Owner) -> None:
     answers = in_threads(50, lambda n: jobs.submit(alice, asked(idempotency_key=f"key {n % 5}")))
     assert len({job.pk for job, _ in answers}) == Job.objects.count() == 5

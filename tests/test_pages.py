@@ -300,8 +300,7 @@ def test_its_links_lead_somewhere(page: Page, platform: Platform) -> None:
     assert f"{platform.url}/v1/generations/capabilities" in links
     assert len(links) >= 4
     for link in links:
-        answer = page.goto(link)
-        assert answer is not None
+        answer = page.request.get(link)
         assert answer.ok, link
         assert answer.body(), link
 
