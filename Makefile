@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 RUN_IN_DATA := INCLAVATE_DATA_DIR=$${INCLAVATE_DATA_DIR:-.data}
+# Most tests wait for processes: two files at a time, each with servers of its own.
+BESIDE := -n 2 --dist loadfile
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 .DEFAULT_GOAL := help
@@ -23,7 +25,7 @@ demo: setup ## start everything, make a sentence, hear it back (ONCE=1: then sto
 	@$(RUN_IN_DATA) $(BIN)/python scripts/demo.py $(if $(ONCE),--once)
 
 test: dev ## every test on SQLite, then those of the database on PostgreSQL
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(BESIDE)
 	$(BIN)/python -m pytest --database postgres -m database
 
 lint: dev ## style, types, import rules, missing migrations

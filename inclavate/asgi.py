@@ -49,8 +49,12 @@ class Django:
             await boundary.error_response(error, request.url.path)(scope, receive, send)
             return
         status, headers, content = await boundary.in_pool(_call_wsgi, _environ(scope, body))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
+        if status == 405 and not content:
+            await _method_not_allowed(request)(scope, receive, send)
+            return
+        sized = [*headers, (b"content-length", str(len(content)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": sized})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else content})
 
 
 def _environ(scope: Scope, body: bytes) -> dict[str, Any]:
@@ -95,10 +99,10 @@ def _call_wsgi(environ: dict[str, Any]) -> tuple[int, list[tuple[bytes, bytes]],
     finally:
         if hasattr(answer, "close"):
             answer.close()
-    return started["status"], started["headers"], b"" if environ["REQUEST_METHOD"] == "HEAD" else content
+    return started["status"], [pair for pair in started["headers"] if pair[0] != b"content-length"], content
 
 
-async def _method_not_allowed(request: Request) -> Response:
+def _method_not_allowed(request: Request) -> Response:
     error = errors.MethodNotAllowed(f"{request.method} is no method of {request.url.path[:200]}.")
     return boundary.error_response(error, request.url.path)
 

@@ -29,6 +29,8 @@ from inclavate.generators import Capability, Check
 from inclavate.models import Artifact, Attempt, Job, JobInput, Owner, State, Turn
 
 MAX_INPUTS = 64
+# The last stage of every job: the outputs go to the store.
+PUBLISHING = "publishing"
 
 
 # -- submitting ------------------------------------------------------------------------------------------------------
@@ -350,6 +352,8 @@ def complete(claim: Claim, drafts: Sequence[artifacts.Draft]) -> bool:
             claim=claim,
             cause="completed",
             completed_at=now,
+            stage=PUBLISHING,
+            fraction=1.0,
             output_artifacts=[str(draft.artifact.pk) for draft in drafts],
         )
         if job is not None:

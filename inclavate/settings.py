@@ -114,7 +114,6 @@ CELERY_BROKER_URL = _celery_broker(REDIS_URL)
 
 STORE_URL = _text("STORE_URL", (DATA_DIR / "objects").as_uri())
 MODELS_FILE = Path(_text("MODELS_FILE", str(BASE_DIR / "config" / "models.toml"))).expanduser()
-ADMIN_TOKEN = _text("ADMIN_TOKEN", "", "DPPAN_ADMIN_TOKEN")
 
 WEB_THREADS = _number(int, "WEB_THREADS", 8, 1, 256)
 WORKER_SLOTS = _number(int, "WORKER_SLOTS", 1, 1, 64)

@@ -85,6 +85,15 @@ def _runs(process: psutil.Process, name: str) -> bool:
     return False
 
 
+# For routes that pass no params of ours on: ten seconds a job.
+SLOW_MODEL = """
+[models."test-tone-slow"]
+engine = "tests.engines:Tone"
+steps = 100
+step_seconds = 0.1
+"""
+
+
 def environment(data_dir: Path, **settings: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("INCLAVATE_", "DPPAN_"))}
     return kept | {f"INCLAVATE_{k}": v for k, v in settings.items()} | {"INCLAVATE_DATA_DIR": str(data_dir)}
@@ -94,7 +103,7 @@ def models_file(folder: Path) -> Path:
     """The shipped catalog and the test engines' in one."""
     path = folder / "models.toml"
     shipped = (ROOT / "config" / "models.toml").read_text("utf-8")
-    path.write_text(shipped + (ROOT / "tests" / "models.toml").read_text("utf-8"), "utf-8")
+    path.write_text(shipped + (ROOT / "tests" / "models.toml").read_text("utf-8") + SLOW_MODEL, "utf-8")
     return path
 
 

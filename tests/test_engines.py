@@ -197,9 +197,7 @@ def test_a_cancel_at_any_check_leaves_nothing_and_the_engine_works_again(entry: 
 def test_a_model_that_claims_to_honour_seeds_repeats_itself(entry: Entry, bench, spoken):
     engine, capability = bench.engine(entry.model), entry.capability()
     if not capability.honours_seed:
-        run = fair_run(bench, capability, spoken, seed=5)
-        assert list(engine.generate(run))
-        assert capability.modality != "audio" or any("seed" in note for note in run.notes)
+        assert list(engine.generate(fair_run(bench, capability, spoken, seed=5)))
         return
     made = [next(iter(engine.generate(fair_run(bench, capability, spoken, seed=seed)))) for seed in (5, 5, 6)]
     first, second, other = (output.path.read_bytes() for output in made)

@@ -17,7 +17,7 @@ from tests.platforms import Platform
 
 TONE = {"model": "test-tone", "modality": "audio", "params": {"text": "a tone of some length"}}
 SLOW = {"model": "test-tone", "modality": "audio", "params": {"text": "x" * 50, "steps": 200, "step_seconds": 0.05}}
-MISSING = str(uuid.uuid4())
+MISSING = "7d444840-9dc0-41d1-b245-5ffdce74fad2"
 
 
 @pytest.fixture
@@ -77,7 +77,8 @@ def test_a_job_is_accepted_watched_finished_and_downloaded(platform: Platform, h
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", job["created_at"])
     done = platform.until_state(job["id"], "completed")
     assert done["error_code"] is None
-    assert (done["progress_stage"], done["attempts"], done["artifacts_deleted"]) == ("generating", 1, 0)
+    assert (done["progress_stage"], done["progress_fraction"]) == ("publishing", 1.0)
+    assert (done["attempts"], done["artifacts_deleted"]) == (1, 0)
     [output] = done["output_artifacts"]
     audio = http.get(f"/v1/artifacts/{output}")
     meta = http.get(f"/v1/artifacts/{output}/meta").json()
@@ -275,6 +276,8 @@ def test_ids_below_a_resource_are_checked_too(http: httpx.Client, path: str) -> 
         ("PUT", f"/v1/artifacts/{MISSING}"),
         ("GET", "/v1/audio/speech"),
         ("POST", "/v1/models"),
+        ("POST", "/health"),
+        ("POST", "/"),
     ],
 )
 def test_another_method_is_405_in_the_envelope(http: httpx.Client, method: str, path: str) -> None:

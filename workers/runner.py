@@ -239,6 +239,7 @@ def _publish(claim: jobs.Claim, produced: list[hosts.Produced]) -> None:
     """Outputs first, then the state: bytes go to the store, then one transaction seals and completes."""
     drafts: list[artifacts.Draft] = []
     is_complete = False
+    _try(jobs.report, claim, jobs.PUBLISHING, 0.0)
     try:
         for output in produced:
             drafts.append(_persist(_store_output, claim, output))

@@ -59,8 +59,6 @@ class Piper:
         text = _text(run.params)
         settings = self._settings(run.params)
         limit = _frame_limit(run.params, self._sample_rate)
-        if run.seed is not None:
-            run.note("This model draws its own noise: the seed had no effect.")
         with WavWriter(run.workdir / "speech.wav", self._sample_rate) as wav:
             for samples in self._speak(run, text, settings):
                 if wav.frames + len(samples) > limit:

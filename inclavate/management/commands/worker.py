@@ -59,6 +59,8 @@ def _serve(runner: Runner, slots: int, offered: list[Capability]) -> int:
     queues = [capability.queue for capability in offered]
     for waiting in queues:
         queue.ring(waiting)
+    # Celery's warning is about pickled messages; ours are JSON, and a container's user is root.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
     worker = queue.app.Worker(
         hostname=runner.name,
         pool="threads",
@@ -70,8 +72,6 @@ def _serve(runner: Runner, slots: int, offered: list[Capability]) -> int:
         loglevel="WARNING",
         quiet=True,
     )
-    # Celery's warning is about pickled messages; ours are JSON, and a container's user is root.
-    warnings.filterwarnings("ignore", category=SecurityWarning)
     worker.start()
     stopping.set()
     return int(worker.exitcode or 0)
