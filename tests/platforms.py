@@ -70,7 +70,8 @@ class Platform:
             self.rows(f"UPDATE inclavate_{table} SET owner_id = {owner} WHERE id = ?", key.replace("-", ""))
 
     def counts(self) -> tuple[int, int, int]:
-        """Jobs, artifacts and stored files: what a refused request must leave as it was."""
+        """Jobs, artifacts and stored files once nothing runs: what a refused request must leave as it was."""
+        until(lambda: self.rows("SELECT sum(queued + running) FROM inclavate_turn") in ([(0,)], [(None,)]))
         with self.http as http:
             jobs = len(http.get("/v1/generations?limit=1000").json()["generations"])
             artifacts = len(http.get("/v1/artifacts?limit=1000").json()["artifacts"])
