@@ -50,7 +50,8 @@ class Django:
             return
         status, headers, content = await boundary.in_pool(_call_wsgi, _environ(scope, body))
         if status == 405 and not content:
-            await _method_not_allowed(request)(scope, receive, send)
+            allow = dict(headers).get(b"allow", b"").decode()
+            await _method_not_allowed(request, allow)(scope, receive, send)
             return
         sized = [*headers, (b"content-length", str(len(content)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": sized})
@@ -102,9 +103,19 @@ def _call_wsgi(environ: dict[str, Any]) -> tuple[int, list[tuple[bytes, bytes]],
     return started["status"], [pair for pair in started["headers"] if pair[0] != b"content-length"], content
 
 
-def _method_not_allowed(request: Request) -> Response:
-    error = errors.MethodNotAllowed(f"{request.method} is no method of {request.url.path[:200]}.")
-    return boundary.error_response(error, request.url.path)
+def _method_not_allowed(request: Request, allow: str) -> Response:
+    error = errors.MethodNotAllowed(f"{request.method} is no method of {request.url.path[:200]}; {allow} are.")
+    return boundary.error_response(error, request.url.path, {"Allow": allow})
+
+
+def _other_methods(path: str, routes: Iterable[Route]) -> Route:
+    """Every method that none of these routes answers at this path."""
+    allow = ", ".join(sorted({method for route in routes if route.path == path for method in route.methods or ()}))
+
+    async def refuse(request: Request) -> Response:
+        return _method_not_allowed(request, allow)
+
+    return Route(path, refuse, methods=["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 
 
 class Gate:
@@ -150,19 +161,18 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     return boundary.error_response(error, request.url.path)
 
 
-_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-_OWN_PATHS = sorted({route.path for route in (*native.routes, *openai.routes)} - {"/v1/artifacts"})
-
 django_app = Django()
+_own = (*native.routes, *openai.routes)
+# Django answers the rest of /v1/artifacts.
+_own_paths = sorted({route.path for route in _own} - {"/v1/artifacts"})
 application = Gate(
     Starlette(
         routes=[
             # Words that would else be taken for an id.
             Route("/v1/generations/capabilities", django_app),
             Route("/v1/artifacts/usage", django_app),
-            *native.routes,
-            *openai.routes,
-            *(Route(path, _method_not_allowed, methods=_METHODS) for path in _OWN_PATHS),
+            *_own,
+            *(_other_methods(path, _own) for path in _own_paths),
             Mount("/static", StaticFiles(directory=settings.BASE_DIR / "inclavate" / "static")),
             Mount("/", django_app),
         ],

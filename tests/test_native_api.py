@@ -270,20 +270,21 @@ def test_ids_below_a_resource_are_checked_too(http: httpx.Client, path: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("method", "path"),
+    ("method", "path", "allowed"),
     [
-        ("PUT", "/v1/generations"),
-        ("POST", f"/v1/generations/{MISSING}"),
-        ("PUT", f"/v1/artifacts/{MISSING}"),
-        ("GET", "/v1/audio/speech"),
-        ("POST", "/v1/models"),
-        ("POST", "/health"),
-        ("POST", "/"),
+        ("PUT", "/v1/generations", {"GET", "POST", "HEAD", "OPTIONS"}),
+        ("POST", f"/v1/generations/{MISSING}", {"GET", "DELETE", "HEAD"}),
+        ("PUT", f"/v1/artifacts/{MISSING}", {"GET", "DELETE", "HEAD"}),
+        ("GET", "/v1/audio/speech", {"POST"}),
+        ("POST", "/v1/models", {"GET", "HEAD", "OPTIONS"}),
+        ("POST", "/health", {"GET", "HEAD"}),
+        ("POST", "/", {"GET", "HEAD"}),
     ],
 )
-def test_another_method_is_405_in_the_envelope(http: httpx.Client, method: str, path: str) -> None:
+def test_another_method_is_405_in_the_envelope(http: httpx.Client, method: str, path: str, allowed: set[str]) -> None:
     answer = http.request(method, path)
     assert (answer.status_code, "error" in answer.json()) == (405, True)
+    assert set(answer.headers["allow"].split(", ")) == allowed
 
 
 def test_an_unknown_path_is_a_404_in_the_envelope_of_its_face(http: httpx.Client) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -262,15 +262,14 @@ def _store_output(claim: jobs.Claim, output: hosts.Produced) -> artifacts.Draft:
         expected_bytes=output.path.stat().st_size,
         job=claim.job,
     )
-    try:
+    with ExitStack() as undo:
+        undo.callback(draft.abandon)
         with output.path.open("rb") as file:
             while chunk := file.read(_COPY_BYTES):
                 draft.write(chunk)
         draft.artifact.facts = dict(output.facts)
         draft.store()
-    except BaseException:
-        draft.abandon()
-        raise
+        undo.pop_all()
     return draft
 
 

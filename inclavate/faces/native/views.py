@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+import uuid
+from typing import Any, TypedDict, cast
 
 from django.conf import settings
 from django.http import HttpRequest, JsonResponse
@@ -21,6 +22,23 @@ def _owner(request: Request) -> Owner:
     return cast(Owner, request.user)
 
 
+class _Window(TypedDict):
+    """Which part of a list is asked for."""
+
+    limit: int
+    offset: int
+    after: uuid.UUID | None
+
+
+def _window(request: Request) -> _Window:
+    query = request.query_params
+    return {
+        "limit": parse_count(query, "limit", 100, 1, 1000),
+        "offset": parse_count(query, "offset", 0, 0),
+        "after": parse_id(query["after"], "after") if "after" in query else None,
+    }
+
+
 @require_safe
 def health(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"ok": True, "version": settings.VERSION})
@@ -35,15 +53,7 @@ class Capabilities(APIView):
 
 class Generations(APIView):
     def get(self, request: Request) -> Response:
-        query = request.query_params
-        after = parse_id(query["after"], "after") if "after" in query else None
-        page = jobs.page(
-            _owner(request),
-            limit=parse_count(query, "limit", 100, 1, 1000),
-            offset=parse_count(query, "offset", 0, 0),
-            after=after,
-        )
-        return Response(shapes.jobs_json(page))
+        return Response(shapes.jobs_json(jobs.page(_owner(request), **_window(request))))
 
     def post(self, request: Request) -> Response:
         asked = validate(shapes.GenerationRequest, cast(dict[str, Any], request.data))
@@ -56,15 +66,7 @@ class Artifacts(APIView):
     """The listing; uploads are a stream's business."""
 
     def get(self, request: Request) -> Response:
-        query = request.query_params
-        after = parse_id(query["after"], "after") if "after" in query else None
-        page = artifacts.page(
-            _owner(request),
-            limit=parse_count(query, "limit", 100, 1, 1000),
-            offset=parse_count(query, "offset", 0, 0),
-            after=after,
-            origin=query.get("kind"),
-        )
+        page = artifacts.page(_owner(request), **_window(request), origin=request.query_params.get("kind"))
         return Response(shapes.artifacts_json(page))
 
 

@@ -43,13 +43,12 @@ async def transcribe(request: Request, owner: Owner) -> Response:
     async with upload:
         asked, clip = await _receive(request, upload)
         submission = asked.submission(clip, request.headers.get("idempotency-key"))
+        is_new = False
         try:
             job, is_new = await in_pool(jobs.submit, owner, submission)
-        except BaseException:
-            await in_pool(artifacts.delete, owner, clip.pk)
-            raise
-        if not is_new:
-            await in_pool(artifacts.delete, owner, clip.pk)
+        finally:
+            if not is_new:
+                await in_pool(artifacts.delete, owner, clip.pk)
     job, refused = await _settle(request, owner, job, settings.TRANSCRIPTION_SYNC_TIMEOUT_SECONDS)
     if refused is not None:
         return refused
