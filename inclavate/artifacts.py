@@ -249,6 +249,14 @@ def delete_transient_inputs(job: Job) -> None:
         _remove(artifact)
 
 
+def delete_outputs(job: Job) -> int:
+    """What a job made and still exists goes; how many."""
+    made = list(Artifact.objects.filter(pk__in=job.output_artifacts, state=Artifact.State.READY))
+    for artifact in made:
+        _remove(artifact)
+    return len(made)
+
+
 def _remove(artifact: Artifact) -> None:
     with database.write():
         gone, _ = Artifact.objects.filter(pk=artifact.pk, state=artifact.state).delete()

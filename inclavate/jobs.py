@@ -14,21 +14,24 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError
-from django.db.models import F, OuterRef, Q, Subquery, Sum, Value
+from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum, Value
+from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Coalesce
 
 from inclavate import artifacts, database, errors, fleet, progress, queue
 from inclavate.generators import Capability, Check
-from inclavate.models import Artifact, Attempt, Job, JobInput, Owner, State, Turn
+from inclavate.models import TERMINAL, Artifact, Attempt, Job, JobInput, Owner, State, Turn
 
 MAX_INPUTS = 64
+# Short transactions: nobody waits long behind one.
+_ERASED_AT_ONCE = 200
 # The last stage of every job: the outputs go to the store.
 PUBLISHING = "publishing"
 
@@ -48,6 +51,8 @@ class Submission:
     deadline_seconds: int | None = None
     priority: int | None = None
     idempotency_key: str | None = None
+    webhook_url: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
     task: str | None = None
     clip: Artifact | None = None
     name_of: Callable[[str], str] = str
@@ -64,6 +69,7 @@ class Submission:
             "inputs": inputs,
             "deadline_seconds": self.deadline_seconds,
             "priority": self.priority,
+            "webhook_url": self.webhook_url,
         }
         canonical = json.dumps(_canonical(asked), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(canonical.encode()).hexdigest()
@@ -164,6 +170,8 @@ def _insert(owner: Owner, submission: Submission, capability: Capability, inputs
             notes=_notes(submission, capability),
             created_at=now,
             deadline_at=now + timedelta(seconds=deadline),
+            metadata=dict(submission.metadata),
+            webhook_url=submission.webhook_url,
             request_digest=submission.digest,
             idempotency_key=submission.idempotency_key,
         )
@@ -207,9 +215,29 @@ def latest(job_id: uuid.UUID) -> Job | None:
     return Job.objects.filter(pk=job_id).first()
 
 
-def page(owner: Owner, *, limit: int, offset: int = 0, after: uuid.UUID | None = None) -> artifacts.Page[Job]:
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which jobs of a list; what is None is not asked for. Every `metadata` pair must be there."""
+
+    state: str | None = None
+    model: str | None = None
+    modality: str | None = None
+    since: datetime | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def apply(self, rows: QuerySet[Job]) -> QuerySet[Job]:
+        asked = {"state": self.state, "model": self.model, "modality": self.modality, "created_at__gte": self.since}
+        rows = rows.filter(**{name: value for name, value in asked.items() if value is not None})
+        for key, value in self.metadata.items():
+            rows = rows.alias(wanted=KeyTextTransform(key, "metadata")).filter(wanted=value)
+        return rows
+
+
+def page(
+    owner: Owner, *, limit: int, offset: int = 0, after: uuid.UUID | None = None, only: Filter | None = None
+) -> artifacts.Page[Job]:
     """An owner's jobs, newest first. Raises `NotFound` where `after` is no job of theirs."""
-    rows = Job.objects.filter(owner=owner)
+    rows = (only or Filter()).apply(Job.objects.filter(owner=owner))
     return artifacts.paginate(rows, get(owner, after) if after else None, limit, offset)
 
 
@@ -452,6 +480,49 @@ def _lose(job: Job, cause: str, lease_before: datetime | None = None) -> bool:
             code = errors.AttemptsExhausted.code
             moved = _fail(job, now, code, message, claim=held, cause=cause, where=still_lost)
     return _requeued(moved)
+
+
+# -- erasing -----------------------------------------------------------------------------------------------------------
+
+
+def finished(
+    *, owner: Owner | None = None, states: Sequence[str] = (), completed_before: datetime | None = None
+) -> QuerySet[Job]:
+    """Jobs that have ended, of all owners or of one, for an admin who looks before erasing. Oldest first."""
+    rows = Job.objects.filter(state__in=states or TERMINAL).filter(state__in=TERMINAL)
+    if owner is not None:
+        rows = rows.filter(owner=owner)
+    if completed_before is not None:
+        rows = rows.filter(completed_at__lt=completed_before)
+    return rows.order_by("completed_at", "pk")
+
+
+def erase(job_id: uuid.UUID, *, with_artifacts: bool = True) -> int:
+    """Destroy a job's record, whoever owns it, and its outputs; how many of these there were still.
+
+    Raises `NotFound`, `Conflict` while the job waits or runs.
+    """
+    job = Job.objects.filter(pk=job_id).first()
+    if job is None:
+        raise errors.NotFound(f"There is no job {job_id}.")
+    # The record goes last: where this is cut short, it still says what there is to remove.
+    outputs = artifacts.delete_outputs(job) if with_artifacts and job.is_terminal else 0
+    with database.write():
+        gone, _ = Job.objects.filter(pk=job_id, state__in=TERMINAL).delete()
+    if not gone and Job.objects.filter(pk=job_id).exists():
+        raise errors.Conflict(f"Job {job_id} is {job.state}; cancel it first.")
+    return outputs
+
+
+def sweep_old(at: datetime | None = None) -> int:
+    """Erase records (not their outputs) that ended longer ago than `JOB_TTL_HOURS`; how many. A few at a time."""
+    if not settings.JOB_TTL_HOURS:
+        return 0
+    before = (at or database.now()) - timedelta(hours=settings.JOB_TTL_HOURS)
+    old = list(finished(completed_before=before).values_list("pk", flat=True)[:_ERASED_AT_ONCE])
+    with database.write():
+        Job.objects.filter(pk__in=old, state__in=TERMINAL).delete()
+    return len(old)
 
 
 # -- transitions -----------------------------------------------------------------------------------------------------

@@ -30,6 +30,20 @@ class Owner(models.Model):
     max_running_jobs = models.PositiveIntegerField(null=True)
     max_bytes = models.PositiveBigIntegerField(null=True)
     max_objects = models.PositiveBigIntegerField(null=True)
+    # Signing needs the secret itself; empty until one was made.
+    webhook_secret = models.CharField(max_length=100, default="")
+
+
+class ApiKey(models.Model):
+    """A key of an owner's. The key itself is shown once and not kept: `digest` is its SHA-256."""
+
+    owner = models.ForeignKey(Owner, on_delete=models.CASCADE, related_name="api_keys")
+    name = models.CharField(max_length=100)
+    prefix = models.CharField(max_length=16)
+    digest = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField()
+    last_used_at = models.DateTimeField(null=True)
+    revoked_at = models.DateTimeField(null=True)
 
 
 class Job(models.Model):
@@ -61,6 +75,8 @@ class Job(models.Model):
     error_code = models.CharField(max_length=40, null=True)
     error_message = models.TextField(null=True)
     notes = models.JSONField(default=list)
+    metadata = models.JSONField(default=dict)
+    webhook_url = models.TextField(null=True)
     request_digest = models.CharField(max_length=64)
     idempotency_key = models.CharField(max_length=255, null=True)
 
@@ -103,6 +119,10 @@ class Job(models.Model):
             ),
             # jobs.page: an owner's jobs, newest first
             models.Index(fields=["owner", "-created_at", "-id"], name="job_page"),
+            # jobs.page: those of one state
+            models.Index(fields=["owner", "state", "-created_at", "-id"], name="job_page_of_state"),
+            # jobs.sweep: records older than their time
+            models.Index(fields=["completed_at"], condition=Q(completed_at__isnull=False), name="job_completed"),
             # jobs.sweep: leases that ran out, and what a lost worker held
             models.Index(fields=["lease_until"], condition=Q(state=State.RUNNING), name="job_leases"),
             # jobs.sweep: deadlines that have passed
@@ -114,6 +134,32 @@ class Job(models.Model):
     @property
     def is_terminal(self) -> bool:
         return self.state in TERMINAL
+
+
+class Delivery(models.Model):
+    """The news of a job's end on its way to a webhook; `id` is the `webhook-id` of every try."""
+
+    class State(models.TextChoices):
+        PENDING = "pending"
+        DELIVERED = "delivered"
+        FAILED = "failed"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    owner = models.ForeignKey(Owner, on_delete=models.CASCADE)
+    job = models.ForeignKey(Job, null=True, on_delete=models.SET_NULL, related_name="deliveries")
+    url = models.TextField()
+    body = models.TextField()
+    state = models.CharField(max_length=10, choices=State.choices, default=State.PENDING)
+    tries = models.PositiveSmallIntegerField(default=0)
+    next_try_at = models.DateTimeField()
+    created_at = models.DateTimeField()
+    last_error = models.TextField(default="")
+
+    class Meta:
+        indexes = [
+            # webhooks.deliver_due: what is to be tried next
+            models.Index(fields=["next_try_at"], condition=Q(state="pending"), name="delivery_due"),
+        ]
 
 
 class Attempt(models.Model):

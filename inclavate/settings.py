@@ -101,6 +101,7 @@ RUN_DIR = _run_dir(DATA_DIR)
 HOST = _text("HOST", "127.0.0.1")
 PORT = _number(int, "PORT", 8001, 1, 65535)
 URL = _text("URL", f"http://127.0.0.1:{PORT}")
+ADMIN_TOKEN = _text("ADMIN_TOKEN", "", "DPPAN_ADMIN_TOKEN")
 API_KEY = _text("API_KEY", "")
 
 DATABASE_URL = _text("DATABASE_URL", f"sqlite:///{DATA_DIR}/inclavate.sqlite3")
@@ -135,6 +136,8 @@ MAX_RUNNING_JOBS_PER_OWNER = _number(int, "MAX_RUNNING_JOBS_PER_OWNER", 2 if IS_
 MAX_BODY_BYTES = _number(int, "MAX_BODY_BYTES", 16 * 2**20, 1024, 2**30)
 MAX_UPLOAD_BYTES = 512 * 2**20
 MAX_CLIP_BYTES = 64 * 2**20
+# 0 keeps them for ever.
+JOB_TTL_HOURS = _number(float, "JOB_TTL_HOURS", 0.0, 0.0, 1e6)
 ARTIFACT_TTL_HOURS = _number(float, "ARTIFACT_TTL_HOURS", 0.0, 0.0, 1e6, "DPPAN_ARTIFACT_TTL_HOURS")
 SPEECH_SYNC_TIMEOUT_SECONDS = _number(
     float, "SPEECH_SYNC_TIMEOUT_SECONDS", 120.0, 0.0, 86400.0, "DPPAN_SPEECH_SYNC_TIMEOUT_SECS"

@@ -269,7 +269,8 @@ def endpoint(function: Endpoint) -> Callable[[Request], Awaitable[Response]]:
     @wraps(function)
     async def route(request: Request) -> Response:
         try:
-            return await function(request, await in_pool(accounts.identify))
+            owner = await in_pool(accounts.identify, request.headers.get("authorization"))
+            return await function(request, owner)
         except Exception as error:  # noqa: BLE001 - the boundary: every error gets its envelope
             return error_response(error, request.url.path)
 
@@ -280,7 +281,7 @@ class Authentication(BaseAuthentication):
     """DRF's `request.user` is our `Owner`."""
 
     def authenticate(self, request: DrfRequest) -> tuple[Any, None]:
-        return accounts.identify(), None
+        return accounts.identify(request.headers.get("Authorization")), None
 
 
 class AlwaysJSON(BaseContentNegotiation):

@@ -26,7 +26,7 @@ _HEADERS = {
 def home(request: HttpRequest) -> HttpResponse:
     """What runs here."""
     try:
-        owner = accounts.identify()
+        owner = accounts.identify(request.headers.get("Authorization"))
     except errors.Unauthenticated as error:
         headers = error_headers(error)
         return HttpResponse(error.message, "text/plain; charset=utf-8", error.status, headers=headers)

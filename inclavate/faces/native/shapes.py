@@ -19,6 +19,10 @@ from inclavate.models import Artifact, Job, State
 _MAX_LISTED_CHARACTERS = 2_000
 
 
+MetadataKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+MetadataValue = Annotated[str, Field(max_length=512)]
+
+
 class GenerationRequest(BaseModel):
     """`POST /v1/generations`."""
 
@@ -32,6 +36,8 @@ class GenerationRequest(BaseModel):
     idempotency_key: str | None = None
     deadline_seconds: Annotated[int, Field(ge=1, le=86400)] | None = None
     priority: Annotated[int, Field(ge=-10, le=10)] | None = None
+    webhook_url: Annotated[str, Field(max_length=2000)] | None = None
+    metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
 
     def submission(self, key_header: str | None) -> jobs.Submission:
         """Raises `InvalidRequest` for what types alone do not show."""
@@ -50,6 +56,8 @@ class GenerationRequest(BaseModel):
             deadline_seconds=self.deadline_seconds,
             priority=self.priority,
             idempotency_key=idempotency_key(key_header, self.idempotency_key),
+            webhook_url=self.webhook_url,
+            metadata=self.metadata or {},
             name_of="params.{}".format,
         )
 
@@ -77,6 +85,7 @@ def job_json(job: Job) -> dict[str, Any]:
         "cancel_requested": job.cancel_requested,
         "attempts": job.attempts,
         "notes": job.notes,
+        "metadata": job.metadata,
         "error_code": job.error_code,
         "error_message": job.error_message,
         "created_at": timestamp(job.created_at),
