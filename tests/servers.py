@@ -1,6 +1,7 @@
 """Real servers for tests, on loopback or a unix socket, each a context manager that gives a URL.
 
 A server ends with its `with`, and with the thread that began it, however that ends: begin it in the main thread.
+`postgres_server` and `valkey_server` give a `Server`, which can be ended and started again at the same URL.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 from urllib.parse import quote
 
 import psutil
@@ -36,20 +38,86 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
+class Server:
+    """A server process that runs inside its `with`; `url` stays the same when it is started again."""
+
+    def __init__(
+        self,
+        url: str,
+        command: list[str],
+        log: Path,
+        is_ready: Callable[[], bool],
+        stop: signal.Signals = signal.SIGTERM,
+        death: signal.Signals = signal.SIGKILL,
+        user: str | None = None,
+    ) -> None:
+        self.url = url
+        self._command = command
+        self._log = log
+        self._is_ready = is_ready
+        self._stop = stop
+        self._death = death
+        self._user = user
+        self._process: subprocess.Popen[bytes]
+
+    def start(self) -> None:
+        """Returns once it answers. In the thread that is to outlive it."""
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                user=self._user,
+                cwd="/",
+                # Out of the terminal's group, so that Ctrl-C ends the tests first.
+                process_group=0,
+                preexec_fn=die_with_parent(self._death),
+            )
+        try:
+            _wait(self._process, self._log, self._is_ready)
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self, how: signal.Signals | None = None) -> None:
+        """By its own signal for an orderly stop, or by another."""
+        self._process.send_signal(how or self._stop)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
+
 @contextmanager
 def postgres(folder: Path) -> Iterator[str]:
-    """`postgresql://…/postgres`, of a superuser. It will not run as root: it is nobody's then, and its data lie in a
-    temporary folder, because nobody may not enter the given one."""
+    """`postgresql://…/postgres`, of a superuser; it forgets the last moments when it is killed."""
+    with postgres_server(folder, is_durable=False) as server:
+        yield server.url
+
+
+@contextmanager
+def postgres_server(folder: Path, *, is_durable: bool = True) -> Iterator[Server]:
+    """It will not run as root: it is nobody's then, and its data lie in a temporary folder, because nobody may not
+    enter the given one."""
     if os.geteuid() != 0:
-        with _postgres(folder, folder / "postgres.log", None) as url:
-            yield url
+        with _postgres(folder, folder / "postgres.log", None, is_durable) as server:
+            yield server
         return
     _remove_leftovers()
     prefix = f"{_POSTGRES_HOME}{os.getpid()}-"
     with tempfile.TemporaryDirectory(prefix=prefix, dir="/tmp", ignore_cleanup_errors=True) as home:
         shutil.chown(home, "nobody")
-        with _postgres(Path(home), folder / "postgres.log", "nobody") as url:
-            yield url
+        with _postgres(Path(home), folder / "postgres.log", "nobody", is_durable) as server:
+            yield server
 
 
 def _remove_leftovers() -> None:
@@ -59,8 +127,7 @@ def _remove_leftovers() -> None:
             shutil.rmtree(home, ignore_errors=True)
 
 
-@contextmanager
-def _postgres(home: Path, log: Path, user: str | None) -> Iterator[str]:
+def _postgres(home: Path, log: Path, user: str | None, is_durable: bool) -> Server:
     binaries = _postgres_binaries(home, user)
     data = home / "postgres"
     if not data.exists():
@@ -71,20 +138,14 @@ def _postgres(home: Path, log: Path, user: str | None) -> Iterator[str]:
         if made.returncode:
             raise RuntimeError(f"initdb failed: {made.stdout}{made.stderr}")
     port = free_port()
-    settings = {
-        "listen_addresses": "127.0.0.1",
-        "unix_socket_directories": "",
-        "max_connections": "200",
-        "fsync": "off",
-        "synchronous_commit": "off",
-        "full_page_writes": "off",
-    }
+    settings = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "max_connections": "200"}
+    if not is_durable:
+        settings |= dict.fromkeys(("fsync", "synchronous_commit", "full_page_writes"), "off")
     flags = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
     command = [str(binaries / "postgres"), "-D", str(data), "-p", str(port), *flags]
     url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
     # SIGINT: sessions are cut, not waited for. SIGQUIT where nobody is left to wait: it still frees its shared memory.
-    with _running(command, log, lambda: _accepts_sessions(url), signal.SIGINT, signal.SIGQUIT, user):
-        yield url
+    return Server(url, command, log, lambda: _accepts_sessions(url), signal.SIGINT, signal.SIGQUIT, user)
 
 
 @contextmanager
@@ -95,9 +156,20 @@ def valkey(folder: Path) -> Iterator[str]:
         if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
             path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="inclavate-", dir="/tmp"))) / path.name
         command = [str(get_binary_path()), "--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"]
-        command += ["--dir", str(folder), "--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]
-        stack.enter_context(_running(command, folder / "valkey.log", lambda: _answers_ping(path)))
-        yield f"unix://{path}"
+        command += _valkey_keeps(folder)
+        server = Server(f"unix://{path}", command, folder / "valkey.log", lambda: _answers_ping(str(path)))
+        yield stack.enter_context(server).url
+
+
+def valkey_server(folder: Path) -> Server:
+    """`redis://…`, as on another machine; what it holds lies in the folder, under `appendonlydir`."""
+    host, port = "127.0.0.1", free_port()
+    command = [str(get_binary_path()), "--bind", host, "--port", str(port), *_valkey_keeps(folder)]
+    return Server(f"redis://{host}:{port}/0", command, folder / "valkey.log", lambda: _answers_ping((host, port)))
+
+
+def _valkey_keeps(folder: Path) -> list[str]:
+    return ["--dir", str(folder), "--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]
 
 
 @contextmanager
@@ -109,8 +181,9 @@ def s3_rclone(folder: Path) -> Iterator[str]:
     rclone = Path(sysconfig.get_path("scripts")) / "rclone"
     command = [str(rclone), "serve", "s3", "--config", "/dev/null", "--addr", f"127.0.0.1:{port}"]
     command += ["--auth-key", f"{key},{secret}", str(kept)]
-    with _running(command, folder / "rclone.log", _bucket_maker(port, key, secret)):
-        yield _store_url(port, key, secret)
+    url = _store_url(port, key, secret)
+    with Server(url, command, folder / "rclone.log", _bucket_maker(port, key, secret)):
+        yield url
 
 
 @contextmanager
@@ -118,39 +191,13 @@ def s3_moto(folder: Path) -> Iterator[str]:
     """A store's URL. It takes any credentials; its objects are in its memory."""
     port, key, secret = free_port(), *_new_credentials()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with _running(command, folder / "moto.log", _bucket_maker(port, key, secret)):
-        yield _store_url(port, key, secret)
+    url = _store_url(port, key, secret)
+    with Server(url, command, folder / "moto.log", _bucket_maker(port, key, secret)):
+        yield url
 
 
-@contextmanager
-def _running(
-    command: list[str],
-    log: Path,
-    is_ready: Callable[[], bool],
-    stop: signal.Signals = signal.SIGTERM,
-    death: signal.Signals = signal.SIGKILL,
-    user: str | None = None,
-) -> Iterator[None]:
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            user=user,
-            cwd="/",
-            # Out of the terminal's group, so that Ctrl-C ends the tests first.
-            process_group=0,
-            preexec_fn=_die_with_parent(death),
-        )
-    try:
-        _wait(process, log, is_ready)
-        yield
-    finally:
-        _end(process, stop)
-
-
-def _die_with_parent(death: signal.Signals) -> Callable[[], None]:
+def die_with_parent(death: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
+    """A `preexec_fn`: the new process gets that signal when the thread that began it ends."""
     parent = os.getpid()
 
     def prepare() -> None:
@@ -169,15 +216,6 @@ def _wait(process: subprocess.Popen[bytes], log: Path, is_ready: Callable[[], bo
         time.sleep(0.02)
 
 
-def _end(process: subprocess.Popen[bytes], stop: signal.Signals) -> None:
-    process.send_signal(stop)
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -192,11 +230,11 @@ def _accepts_sessions(url: str) -> bool:
     return True
 
 
-def _answers_ping(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as client:
+def _answers_ping(address: str | tuple[str, int]) -> bool:
+    with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as client:
         client.settimeout(2)
         try:
-            client.connect(str(path))
+            client.connect(address)
             client.sendall(b"PING\r\n")
             return client.recv(64).startswith(b"+PONG")
         except OSError:
