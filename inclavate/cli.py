@@ -50,6 +50,12 @@ MANAGED = {
     "web": ("run the web process alone", "inclavate web"),
     "worker": ("run one worker alone", "inclavate worker"),
     "sweeper": ("run the sweeper alone", "inclavate sweeper"),
+    "sweep": (
+        "erase ended jobs in bulk; without --yes, count them",
+        "inclavate sweep --state failed --older-than-hours 24",
+    ),
+    "createuser": ("create an account of a hosted deployment", "inclavate createuser ann"),
+    "apikey": ("create, list and revoke API keys", "inclavate apikey create ann --name laptop"),
 }
 DEFAULT_OUTPUT = "out.wav"
 

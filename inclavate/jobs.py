@@ -21,9 +21,9 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError
-from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum, Value
+from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum, TextField, Value
 from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Coalesce
+from django.db.models.functions import Cast, Coalesce
 
 from inclavate import artifacts, database, errors, fleet, progress, queue
 from inclavate.generators import Capability, Check
@@ -94,15 +94,14 @@ def submit(owner: Owner, submission: Submission) -> tuple[Job, bool]:
     capability = fleet.find(submission.model, submission.modality, submission.task)
     inputs = _check(owner, submission, capability)
     try:
-        job, is_new = _insert(owner, submission, capability, inputs)
-    except IntegrityError:
-        # Another request with the same key committed between our look and our insert.
+        job = _insert(owner, submission, capability, inputs)
+    except (IntegrityError, errors.QueueFull):
+        # Another request with the same key may have committed between our look and our insert, or our count.
         if (first := _replayed(owner, submission)) is None:
             raise
         return first, False
-    if is_new:
-        queue.ring(job.queue)
-    return job, is_new
+    queue.ring(job.queue)
+    return job, True
 
 
 def _replayed(owner: Owner, submission: Submission) -> Job | None:
@@ -151,12 +150,9 @@ def _check_media_type(artifact: Artifact, capability: Capability) -> None:
         )
 
 
-def _insert(owner: Owner, submission: Submission, capability: Capability, inputs: list[Artifact]) -> tuple[Job, bool]:
+def _insert(owner: Owner, submission: Submission, capability: Capability, inputs: list[Artifact]) -> Job:
     deadline = settings.JOB_DEADLINE_SECONDS if submission.deadline_seconds is None else submission.deadline_seconds
     with database.write() as now:
-        # Looked up again under the lock: a full queue must not hide the first job of the same key.
-        if (first := _replayed(owner, submission)) is not None:
-            return first, False
         _check_limits(owner)
         job = Job.objects.create(
             owner=owner,
@@ -179,7 +175,7 @@ def _insert(owner: Owner, submission: Submission, capability: Capability, inputs
             JobInput(job=job, position=position, artifact=artifact) for position, artifact in enumerate(inputs)
         )
         _turn(job, queued=+1)
-    return job, True
+    return job
 
 
 def _notes(submission: Submission, capability: Capability) -> list[str]:
@@ -229,7 +225,8 @@ class Filter:
         asked = {"state": self.state, "model": self.model, "modality": self.modality, "created_at__gte": self.since}
         rows = rows.filter(**{name: value for name, value in asked.items() if value is not None})
         for key, value in self.metadata.items():
-            rows = rows.alias(wanted=KeyTextTransform(key, "metadata")).filter(wanted=value)
+            # As text: compared as JSON, SQLite would take the value for a document.
+            rows = rows.alias(kept=Cast(KeyTextTransform(key, "metadata"), TextField())).filter(kept=value)
         return rows
 
 

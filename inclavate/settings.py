@@ -117,6 +117,8 @@ STORE_URL = _text("STORE_URL", (DATA_DIR / "objects").as_uri())
 MODELS_FILE = Path(_text("MODELS_FILE", str(BASE_DIR / "config" / "models.toml"))).expanduser()
 
 WEB_THREADS = _number(int, "WEB_THREADS", 8, 1, 256)
+# How long a client may leave unread what was sent to it before its connection is dropped.
+SLOW_CLIENT_SECONDS = _number(float, "SLOW_CLIENT_SECONDS", 60.0, 0.1, 86400.0)
 WORKER_SLOTS = _number(int, "WORKER_SLOTS", 1, 1, 64)
 WORKER_MODELS = tuple(_text("WORKER_MODELS", "").replace(",", " ").split())
 MODEL_IDLE_SECONDS = _number(float, "MODEL_IDLE_SECONDS", 300.0, 0.0, 1e9)

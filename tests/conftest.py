@@ -53,10 +53,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture
 def database() -> Iterator[None]:
     """An empty database."""
+    from django.contrib.auth.models import User
+
     from inclavate.models import Artifact, Job, Owner, Turn, Usage, Worker
 
     def empty() -> None:
-        for model in (Job, Artifact, Usage, Turn, Worker, Owner):
+        for model in (Job, Artifact, Usage, Turn, Worker, Owner, User):
             model.objects.all().delete()
 
     empty()

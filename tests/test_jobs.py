@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.db import connection
+from django.test import override_settings
 
 from inclavate import artifacts, database, errors, fleet, jobs
 from inclavate.generators import SPEECH, TRANSCRIBE, Capability
@@ -417,6 +418,60 @@ def test_pages_by_offset_and_by_id_see_each_job_once(alice: Owner) -> None:
     assert [job.pk for job in second.rows] == whole[3:6]
     assert second.truncated
     assert not jobs.page(alice, limit=3, after=whole[5]).truncated
+
+
+def test_filters_narrow_a_page_and_all_of_them_must_hold(alice: Owner) -> None:
+    plain = submitted(alice)
+    tagged = submitted(alice, metadata={"project": "a", "it's": "b%"})
+    both = submitted(
+        alice,
+        metadata={"project": "a", "it's": "c"},
+        model="test-listener",
+        modality="text",
+        params={},
+        input_artifacts=[uploaded(alice).pk],
+    )
+    jobs.cancel(alice, plain.pk)
+
+    def found(**asked: Any) -> list[Any]:
+        return [job.pk for job in jobs.page(alice, limit=10, only=jobs.Filter(**asked)).rows]
+
+    assert found(state="cancelled") == [plain.pk]
+    assert found(metadata={"project": "a"}) == [both.pk, tagged.pk]
+    assert found(metadata={"project": "a", "it's": "b%"}) == [tagged.pk]
+    assert found(metadata={"project": "a"}, model="test-listener") == [both.pk]
+    assert found(modality="text", state="queued") == [both.pk]
+    assert found(since=both.created_at) == [both.pk]
+    assert found(metadata={"nothing": "a"}) == []
+
+
+def test_only_an_ended_job_is_erased_and_its_outputs_as_asked(alice: Owner) -> None:
+    claim = claimed(alice)
+    with pytest.raises(errors.Conflict, match="is running; cancel it first"):
+        jobs.erase(claim.job.pk)
+    jobs.complete(claim, [draft(claim.job)])
+    kept = claimed(alice)
+    jobs.complete(kept, [draft(kept.job)])
+    assert jobs.erase(claim.job.pk) == 1
+    assert jobs.erase(kept.job.pk, with_artifacts=False) == 0
+    assert not Job.objects.exists()
+    assert [artifact.job for artifact in Artifact.objects.all()] == [None]
+    with pytest.raises(errors.NotFound):
+        jobs.erase(kept.job.pk)
+    assert jobs.mismatches() == artifacts.usage_mismatches() == []
+
+
+def test_records_are_kept_for_ever_unless_a_time_is_set_and_their_outputs_always(alice: Owner) -> None:
+    claim = claimed(alice)
+    jobs.complete(claim, [draft(claim.job)])
+    waiting = submitted(alice)
+    later = database.now() + timedelta(hours=3)
+    assert jobs.sweep_old(later) == 0
+    with override_settings(JOB_TTL_HOURS=2.0):
+        assert jobs.sweep_old(later - timedelta(hours=2)) == 0
+        assert jobs.sweep_old(later) == 1
+    assert Job.objects.get() == waiting
+    assert Artifact.objects.count() == 1
 
 
 def test_a_requests_own_upload_goes_with_the_jobs_end(alice: Owner) -> None:

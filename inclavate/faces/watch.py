@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -40,24 +41,19 @@ class Watched:
         return self.is_gone or self.job.is_terminal
 
     async def newer(self, than: int, timeout: float) -> bool:
-        """Wait for a revision above `than`, or the end of the row; False if `timeout` seconds pass first."""
-        try:
-            async with asyncio.timeout(timeout):
-                while self.job.revision <= than and not self.is_gone:
-                    await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
+        """Wait for a revision above `than`; False if the row goes, the process stops or the seconds pass first."""
+        return await self._until(lambda: self.job.revision > than, timeout)
 
     async def over(self, timeout: float) -> bool:
-        """Wait for the job's end; False if `timeout` seconds pass first."""
-        try:
+        """Wait for the job's end; False if the row goes, the process stops or the seconds pass first."""
+        return await self._until(lambda: self.job.is_terminal, timeout)
+
+    async def _until(self, is_so: Callable[[], bool], timeout: float) -> bool:
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while not self.is_over:
+                while not (is_so() or self.is_gone or _stopping.is_set()):
                     await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
+        return is_so()
 
     def rendered(self, shape: Callable[[Job], bytes]) -> bytes:
         """`shape(job)`, made once a revision for all who watch."""
@@ -88,7 +84,7 @@ class Watched:
             self.job = row
         else:
             return
-        self._tell()
+        self.tell()
 
     async def _wait_for_news(self) -> None:
         with suppress(TimeoutError):
@@ -105,13 +101,15 @@ class Watched:
             return
         self.job.stage, self.job.fraction = message["stage"], message["fraction"]
         self.job.revision = revision
-        self._tell()
+        self.tell()
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Wake everyone who waits."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
 
+_stopping = threading.Event()
 _watched: dict[uuid.UUID, tuple[Watched, asyncio.Task[None]]] = {}
 
 
@@ -130,3 +128,14 @@ async def watching(job: Job) -> AsyncIterator[Watched]:
         if not watched.watchers:
             del _watched[job.pk]
             task.cancel()
+
+
+def stop() -> None:
+    """The process stops: whoever waits is let go. Call it in the event loop."""
+    _stopping.set()
+    for watched, _ in list(_watched.values()):
+        watched.tell()
+
+
+def is_stopping() -> bool:
+    return _stopping.is_set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -60,6 +61,32 @@ class GenerationRequest(BaseModel):
             metadata=self.metadata or {},
             name_of="params.{}".format,
         )
+
+
+def job_filter(query: Mapping[str, str]) -> jobs.Filter:
+    """What `?state= &model= &modality= &since= &metadata.KEY=` ask for. Raises `InvalidRequest`."""
+    for name, words in (("state", State.values), ("modality", MODALITIES)):
+        if name in query and query[name] not in words:
+            raise errors.InvalidRequest(
+                f"{name} must be one of {', '.join(words)}, not {query[name][:40]!r}.", param=name
+            )
+    metadata = {name.removeprefix("metadata."): query[name] for name in query if name.startswith("metadata.")}
+    return jobs.Filter(
+        state=query.get("state"),
+        model=query.get("model"),
+        modality=query.get("modality"),
+        since=_instant(query["since"]) if "since" in query else None,
+        metadata=metadata,
+    )
+
+
+def _instant(text: str) -> datetime:
+    # A "+" that was not escaped came as a space.
+    with suppress(ValueError):
+        at = datetime.fromisoformat(text.replace(" ", "+"))
+        if at.tzinfo is not None:
+            return at
+    raise errors.InvalidRequest(f"since must be a time like 2026-11-30T12:00:00Z, not {text[:40]!r}.", param="since")
 
 
 def timestamp(at: datetime | None) -> str | None:

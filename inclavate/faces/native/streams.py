@@ -14,13 +14,14 @@ from starlette.routing import Route
 
 from inclavate import artifacts, errors, jobs
 from inclavate.faces import watch
-from inclavate.faces.boundary import endpoint, in_pool, parse_id
+from inclavate.faces.boundary import endpoint, in_pool, parse_count, parse_id
 from inclavate.faces.native import shapes
 from inclavate.faces.transfers import Upload, iterate
 from inclavate.models import Artifact, Job, Owner
 
 _PING_SECONDS = 15.0
 _CANCEL_WAIT_SECONDS = 2.0
+_MAX_WAIT_SECONDS = 60
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}(\s*;[\x20-\x7e]*)?", re.ASCII)
 _INERT = re.compile(r"(audio|video)/[\w.+-]+|image/(png|jpeg|webp|gif|bmp|tiff|avif)|text/plain", re.ASCII)
 _RANGE = re.compile(r"\s*([0-9]*)\s*-\s*([0-9]*)\s*", re.ASCII)
@@ -31,6 +32,10 @@ _RANGE = re.compile(r"\s*([0-9]*)\s*-\s*([0-9]*)\s*", re.ASCII)
 @endpoint
 async def poll(request: Request, owner: Owner) -> Response:
     job = await in_pool(jobs.get, owner, parse_id(request.path_params["id"]))
+    if wait := parse_count(request.query_params, "wait", 0, 0, _MAX_WAIT_SECONDS):
+        async with watch.watching(job) as watched:
+            await watched.over(wait)
+            job = watched.job
     included = {"params": job.params} if request.query_params.get("include") == "params" else {}
     return JSONResponse(shapes.job_json(job) | included)
 
@@ -55,11 +60,14 @@ async def _events(job: Job) -> AsyncIterator[bytes]:
         seen = watched.job.revision
         yield watched.rendered(shapes.job_event)
         while not watched.is_over or watched.job.revision > seen:
-            if not await watched.newer(seen, _PING_SECONDS):
-                yield b": ping\n"
-            elif not watched.is_gone:
+            if await watched.newer(seen, _PING_SECONDS):
                 seen = watched.job.revision
                 yield watched.rendered(shapes.job_event)
+            elif watch.is_stopping():
+                # Without the end's mark: the client comes back, to another process or to the next one.
+                return
+            elif not watched.is_gone:
+                yield b": ping\n"
         yield b"data: [DONE]\n\n"
 
 

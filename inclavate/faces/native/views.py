@@ -53,7 +53,8 @@ class Capabilities(APIView):
 
 class Generations(APIView):
     def get(self, request: Request) -> Response:
-        return Response(shapes.jobs_json(jobs.page(_owner(request), **_window(request))))
+        only = shapes.job_filter(request.query_params)
+        return Response(shapes.jobs_json(jobs.page(_owner(request), **_window(request), only=only)))
 
     def post(self, request: Request) -> Response:
         asked = validate(shapes.GenerationRequest, cast(dict[str, Any], request.data))

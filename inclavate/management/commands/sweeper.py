@@ -47,11 +47,13 @@ def _sweep() -> None:
     swept = jobs.sweep()
     removed = artifacts.sweep()
     pruned = fleet.prune()
-    if swept.released or swept.expired or removed or pruned:
+    erased = jobs.sweep_old()
+    if swept.released or swept.expired or removed or pruned or erased:
         log.info(
-            "released %d and expired %d jobs, removed %d artifacts, forgot %d workers",
+            "released %d, expired %d and erased %d jobs, removed %d artifacts, forgot %d workers",
             swept.released,
             swept.expired,
+            erased,
             removed,
             pruned,
         )
