@@ -55,6 +55,7 @@ MANAGED = {
         "inclavate sweep --state failed --older-than-hours 24",
     ),
     "createuser": ("create an account of a hosted deployment", "inclavate createuser ann"),
+    "webhooksecret": ("make an owner's new secret for webhooks, and show it once", "inclavate webhooksecret ann"),
     "apikey": ("create, list and revoke API keys", "inclavate apikey create ann --name laptop"),
 }
 DEFAULT_OUTPUT = "out.wav"

@@ -25,7 +25,7 @@ from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum, TextField,
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Coalesce
 
-from inclavate import artifacts, database, errors, fleet, progress, queue
+from inclavate import artifacts, database, errors, fleet, progress, queue, webhooks
 from inclavate.generators import Capability, Check
 from inclavate.models import TERMINAL, Artifact, Attempt, Job, JobInput, Owner, State, Turn
 
@@ -91,6 +91,8 @@ def submit(owner: Owner, submission: Submission) -> tuple[Job, bool]:
     """
     if (first := _replayed(owner, submission)) is not None:
         return first, False
+    if submission.webhook_url is not None:
+        webhooks.check(submission.webhook_url)
     capability = fleet.find(submission.model, submission.modality, submission.task)
     inputs = _check(owner, submission, capability)
     try:
@@ -555,6 +557,8 @@ def _move(
     if source == State.RUNNING:
         runs = Attempt.objects.filter(job=moved, fence=moved.fence)
         runs.update(ended_at=database.now(), cause=cause or target.value)
+    if moved.is_terminal:
+        webhooks.record(moved)
     return moved
 
 

@@ -157,7 +157,7 @@ class Delivery(models.Model):
 
     class Meta:
         indexes = [
-            # webhooks.deliver_due: what is to be tried next
+            # webhooks.claim: what is to be tried next
             models.Index(fields=["next_try_at"], condition=Q(state="pending"), name="delivery_due"),
         ]
 

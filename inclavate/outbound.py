@@ -177,7 +177,7 @@ class Poster:
 
         self._allowed = allowed
         self._resolve = resolve
-        self._trusted = trusted or httpx.create_ssl_context(trust_env=False)
+        self._trusted = trusted or httpx.create_ssl_context()
         self._seconds = seconds
 
     def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> int:
@@ -189,7 +189,7 @@ class Poster:
             target = Target.of(url)
             addresses = self._addresses(target)
             left = self._seconds - (time.monotonic() - began)
-            # A loop of its own a request: only there does one deadline hold over name, handshake and each byte.
+            # A loop a request: only there does one deadline hold over handshake, writing and each byte read.
             return asyncio.run(self._post(target, addresses, body, headers, left))
         except (TimeoutError, httpx.TimeoutException):
             raise Unreachable(f"no answer within {self._seconds:g} s") from None
@@ -216,36 +216,35 @@ class Poster:
     ) -> int:
         import httpx
 
+        deadline = asyncio.get_running_loop().time() + left
         timeout = httpx.Timeout(self._seconds, connect=_CONNECT_SECONDS)
-        async with (
-            asyncio.timeout(left),
-            httpx.AsyncClient(verify=self._trusted, timeout=timeout, trust_env=False) as client,
-        ):
-            for last, address in zip([False] * (len(addresses) - 1) + [True], addresses, strict=True):
-                try:
-                    return await _send(client, target, address, body, headers)
-                except (httpx.ConnectError, httpx.ConnectTimeout):
-                    # Nothing was sent yet: the name's next address may be reached.
-                    if last:
-                        raise
-        raise Unreachable(f"no address: {target.host} has none")
+        async with httpx.AsyncClient(verify=self._trusted, timeout=timeout, trust_env=False) as client:
+            async with asyncio.timeout_at(deadline):
+                answer = await _send(client, target, addresses, body, headers)
+            # The status has been said. The rest is read so that the receiver need not see a broken connection.
+            with suppress(httpx.HTTPError, TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await _drain(answer)
+            return answer.status_code
 
 
 async def _send(
-    client: httpx.AsyncClient, target: Target, address: Address, body: bytes, headers: Mapping[str, str]
-) -> int:
+    client: httpx.AsyncClient, target: Target, addresses: Sequence[Address], body: bytes, headers: Mapping[str, str]
+) -> httpx.Response:
+    """The head of the answer of the first address that takes the connection."""
     import httpx
 
     url = httpx.URL(target.url)
-    pinned = url.copy_with(host=str(address))
     named = {"Host": url.netloc.decode("ascii")} | dict(headers)
-    request = client.build_request("POST", pinned, content=body, headers=named)
-    request.extensions["sni_hostname"] = target.host
-    answer = await client.send(request, stream=True)
-    # The status has been said; the rest is read for the receiver's sake, and a trickle of it changes nothing.
-    with suppress(httpx.HTTPError, TimeoutError):
-        await _drain(answer)
-    return answer.status_code
+    failed: httpx.TransportError | None = None
+    for address in addresses:
+        request = client.build_request("POST", url.copy_with(host=str(address)), content=body, headers=named)
+        request.extensions["sni_hostname"] = target.host
+        try:
+            return await client.send(request, stream=True)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            failed = error
+    raise failed or Unreachable(f"no address: {target.host} has none")
 
 
 async def _drain(answer: httpx.Response) -> None:

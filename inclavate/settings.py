@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Callable
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -82,6 +84,21 @@ def _celery_broker(url: str) -> str:
     raise ImproperlyConfigured(f"INCLAVATE_REDIS_URL must be redis:, rediss: or unix:, not {parts.scheme or url!r}.")
 
 
+def _destinations(text: str) -> tuple[frozenset[str], tuple[IPv4Network | IPv6Network, ...]]:
+    """Host names, and networks in CIDR notation or single addresses, separated by spaces or commas."""
+    hosts, networks = set(), []
+    for word in text.replace(",", " ").split():
+        try:
+            networks.append(ip_network(word))
+        except ValueError:
+            if not re.fullmatch(r"([\w-]+\.)*[\w-]*[A-Za-z][\w-]*", word, re.ASCII):
+                raise ImproperlyConfigured(
+                    f"INCLAVATE_WEBHOOK_ALLOW must hold hosts and networks (such as 10.0.0.0/8), not {word!r}."
+                ) from None
+            hosts.add(word.lower())
+    return frozenset(hosts), tuple(networks)
+
+
 def environment(**values: str) -> dict[str, str]:
     """The environment for another process of ours: this one's, with each value as `INCLAVATE_<NAME>`."""
     return dict(os.environ) | {f"INCLAVATE_{name}": value for name, value in values.items()}
@@ -145,6 +162,9 @@ SPEECH_SYNC_TIMEOUT_SECONDS = _number(
     float, "SPEECH_SYNC_TIMEOUT_SECONDS", 120.0, 0.0, 86400.0, "DPPAN_SPEECH_SYNC_TIMEOUT_SECS"
 )
 TRANSCRIPTION_SYNC_TIMEOUT_SECONDS = _number(float, "TRANSCRIPTION_SYNC_TIMEOUT_SECONDS", 120.0, 0.0, 86400.0)
+
+# Where webhooks may go beside public addresses.
+WEBHOOK_ALLOW_HOSTS, WEBHOOK_ALLOW_NETWORKS = _destinations(_text("WEBHOOK_ALLOW", ""))
 
 # Loopback names are always answered: nobody else's page can take one (DNS rebinding comes under a name of its own).
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", HOST, *_text("ALLOWED_HOSTS", "").replace(",", " ").split()]

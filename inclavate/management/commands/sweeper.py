@@ -1,4 +1,5 @@
-"""`inclavate sweeper`: releases what nobody holds, expires what is overdue, rings queues that hold a job."""
+"""`inclavate sweeper`: releases what nobody holds, expires what is overdue, rings queues that hold a job, and delivers
+webhooks."""
 
 from __future__ import annotations
 
@@ -9,17 +10,19 @@ import time
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 from django.db import Error as DatabaseError
 from django.db import close_old_connections
 
-from inclavate import artifacts, fleet, jobs
+from inclavate import artifacts, fleet, jobs, webhooks
 from storage import StoreError
 
 log = logging.getLogger(__name__)
 
 # Walking the whole store is for garbage that only crashes leave.
 _STORE_SWEEP_SECONDS = 600.0
+# Within what `up` gives a part to stop.
+_LAST_WEBHOOKS_SECONDS = 4.0
 
 
 class Command(BaseCommand):
@@ -30,13 +33,24 @@ class Command(BaseCommand):
         stopping = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stopping.set())
+        courier = webhooks.Courier(webhooks.poster(), pause_seconds=min(1.0, settings.SWEEP_SECONDS))
+        courier.start()
+        try:
+            self._sweep_until(stopping, courier)
+        finally:
+            courier.stop(_LAST_WEBHOOKS_SECONDS)
+
+    def _sweep_until(self, stopping: threading.Event, courier: webhooks.Courier) -> None:
         store_swept_at = 0.0
         while not stopping.is_set():
+            if not courier.is_whole:
+                raise CommandError("A thread that delivers webhooks has died; a sweeper started anew makes its tries.")
             try:
                 _sweep()
                 if time.monotonic() - store_swept_at > _STORE_SWEEP_SECONDS:
                     store_swept_at = time.monotonic()
                     artifacts.sweep_store()
+                    webhooks.prune()
             except (DatabaseError, StoreError) as error:
                 log.error("this sweep failed, the next one tries again: %s", error)
             close_old_connections()
