@@ -158,6 +158,11 @@ class Crasher(Echo):
             except Cancelled:
                 time.sleep(0.05)
 
+    def _hog(self, run: Run) -> None:
+        held = []
+        while True:
+            held.append(b"x" * 2**20)
+
     def _raise(self, run: Run) -> None:
         raise ValueError(f"cannot open '{run.workdir}/model file.bin' at /etc/secret\nsecond line")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -98,6 +99,16 @@ def test_an_engine_that_goes_wrong_fails_its_job_by_name(fragile: Platform, how:
     assert "/" not in failed["error_message"]
 
 
+def test_an_engine_that_makes_no_step_is_stalled(tmp_path: Path) -> None:
+    with platforms.running(tmp_path, STALL_SECONDS="8") as platform, platform.http as http:
+        clip = http.post("/v1/artifacts", content=b"fLaC words", headers={"Content-Type": "audio/flac"}).json()
+        params = {"prompt": "x", "how": "hang"}
+        job = platform.submit(model="test-crasher", modality="text", input_artifacts=[clip["id"]], params=params)
+        failed = platform.until_state(job["id"], "failed")
+        assert (failed["error_code"], failed["attempts"]) == ("stalled", 1)
+        assert failed["error_message"] == "The engine made no step for 8 seconds."
+
+
 def test_an_input_deleted_before_the_run_fails_the_job_by_name(fragile: Platform) -> None:
     with fragile.http as http:
         clip = http.post("/v1/artifacts", content=b"fLaC words", headers={"Content-Type": "audio/flac"}).json()
@@ -157,7 +168,7 @@ def test_nothing_is_left_over_after_all_that(fragile: Platform) -> None:
     assert fragile.rows("SELECT sum(queued), sum(running) FROM inclavate_turn") == [(0, 0)]
 
 
-def test_a_graceful_stop_hands_running_jobs_back(tmp_path: Any) -> None:
+def test_a_graceful_stop_hands_running_jobs_back(tmp_path: Path) -> None:
     with platforms.running(tmp_path) as platform:
         job = platform.submit(**ENDLESS)
         until_working(platform, job["id"])

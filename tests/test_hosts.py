@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -376,3 +378,26 @@ def test_a_process_that_cannot_be_started_says_so(hosts, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(EngineCrashed, match="could not be started"), hosts.session("test-echo"):
         pass
+
+
+@contextmanager
+def memory_limit(pid: int, limit_bytes: int) -> Iterator[None]:
+    """A process in a memory cgroup of its own; the test is skipped where none can be made."""
+    is_v1 = Path("/sys/fs/cgroup/memory").is_dir()
+    group = Path("/sys/fs/cgroup") / ("memory" if is_v1 else ".") / f"inclavate-test-{pid}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if is_v1 else "memory.max")).write_text(str(limit_bytes))
+        (group / "cgroup.procs").write_text(str(pid))
+    except OSError as error:
+        pytest.skip(f"a memory limit needs root and a memory cgroup to write to: {error}")
+    yield
+    until(lambda: not (group / "cgroup.procs").read_text())
+    group.rmdir()
+
+
+def test_an_engine_that_the_system_kills_for_want_of_memory_fails_by_that_name(hosts: Hosts, tmp_path: Path) -> None:
+    with hosts.session("test-crasher") as host, memory_limit(host.pid, 200 * 2**20):
+        start(host, tmp_path / "work", {"how": "hog"})
+        last = list(events(host))[-1]
+    assert last == Failed("out_of_memory", "The system killed the engine process for want of memory.")

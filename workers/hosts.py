@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from inclavate.errors import EngineCrashed, InferenceFailed, NoGenerator
+from inclavate.errors import EngineCrashed, InferenceFailed, NoGenerator, OutOfMemory
 from inclavate.generators import Input
 from workers.catalog import Catalog, Entry
 from workers.child import MAX_REPORT_BYTES
@@ -104,6 +104,7 @@ class Host:
         self._workdir = Path()
         self._is_busy = False
         self._is_usable = True
+        self._oom_kills_before = 0
         self._was_killed = False
         self._kill_lock = threading.Lock()
         self._process, self._connection = _start(environment)
@@ -124,6 +125,7 @@ class Host:
             raise RuntimeError("this engine process already runs a job")
         self._job += 1
         self._is_busy = True
+        self._oom_kills_before = _oom_kills()
         self._workdir = job.workdir.resolve()
         self._send(
             {
@@ -239,9 +241,11 @@ class Host:
         was_killed = self._was_killed
         self._await_exit(time.monotonic() + END_SECONDS)
         has_exited = self._has_exited()
-        failed = self._abandon(Failed(EngineCrashed.code, ""))
+        self._abandon(Failed(EngineCrashed.code, ""))
         returncode = self._process.returncode if has_exited and not was_killed else None
-        return replace(failed, message=_obituary(returncode))
+        if returncode == -signal.SIGKILL and _oom_kills() > self._oom_kills_before:
+            return Failed(OutOfMemory.code, "The system killed the engine process for want of memory.")
+        return Failed(EngineCrashed.code, _obituary(returncode))
 
 
 class Hosts:
@@ -341,6 +345,13 @@ def _end_all(hosts: Sequence[Host]) -> None:
         host.ask_to_end()
     for host in hosts:
         host.end(deadline)
+
+
+def _oom_kills() -> int:
+    """How often the kernel has killed for want of memory since the machine started; 0 where it does not say."""
+    with suppress(OSError), Path("/proc/vmstat").open(encoding="ascii") as lines:
+        return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    return 0
 
 
 def _obituary(returncode: int | None) -> str:
