@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -218,11 +218,17 @@ def page(
     return paginate(rows, get(owner, after) if after else None, limit, offset)
 
 
-def paginate(rows: QuerySet[M], after: M | None, limit: int, offset: int) -> Page[M]:
-    """Newest first by (created_at, id); `after` seeks by the index, so that depth costs nothing."""
+def paginate(
+    rows: QuerySet[M], after: M | None, limit: int, offset: int, each: Callable[[M], M] = lambda row: row
+) -> Page[M]:
+    """Newest first by (created_at, id); `after` seeks by the index, so that depth costs nothing.
+
+    `each` is applied to a row as soon as it is read: what it drops of a long row is never kept a thousand times.
+    """
     if after is not None:
         rows = rows.filter(Q(created_at__lt=after.created_at) | Q(created_at=after.created_at, id__lt=after.pk))
-    found = list(rows.order_by("-created_at", "-id")[offset : offset + limit + 1])
+    window = rows.order_by("-created_at", "-id")[offset : offset + limit + 1]
+    found = [each(row) for row in window.iterator(chunk_size=20)]
     return Page(found[:limit], len(found) > limit)
 
 

@@ -30,6 +30,8 @@ from inclavate.generators import Capability, Check
 from inclavate.models import TERMINAL, Artifact, Attempt, Job, JobInput, Owner, State, Turn
 
 MAX_INPUTS = 64
+# What a listing shows of a string; a text may have a million characters, and a page a thousand jobs.
+LISTED_CHARACTERS = 2_000
 # Short transactions: nobody waits long behind one.
 _ERASED_AT_ONCE = 200
 # The last stage of every job: the outputs go to the store.
@@ -235,9 +237,17 @@ class Filter:
 def page(
     owner: Owner, *, limit: int, offset: int = 0, after: uuid.UUID | None = None, only: Filter | None = None
 ) -> artifacts.Page[Job]:
-    """An owner's jobs, newest first. Raises `NotFound` where `after` is no job of theirs."""
+    """An owner's jobs, newest first, strings of `params` cut to one more than `LISTED_CHARACTERS`.
+
+    Raises `NotFound` where `after` is no job of theirs.
+    """
     rows = (only or Filter()).apply(Job.objects.filter(owner=owner))
-    return artifacts.paginate(rows, get(owner, after) if after else None, limit, offset)
+    return artifacts.paginate(rows, get(owner, after) if after else None, limit, offset, _shorten)
+
+
+def _shorten(job: Job) -> Job:
+    job.params = {k: v[: LISTED_CHARACTERS + 1] if isinstance(v, str) else v for k, v in job.params.items()}
+    return job
 
 
 def first_output(job: Job) -> uuid.UUID:

@@ -168,6 +168,17 @@ def test_nothing_is_left_over_after_all_that(fragile: Platform) -> None:
     assert fragile.rows("SELECT sum(queued), sum(running) FROM inclavate_turn") == [(0, 0)]
 
 
+def test_a_job_that_ends_within_the_drain_is_completed_before_the_stop(tmp_path: Path) -> None:
+    with platforms.running(tmp_path) as platform:
+        job, waiting = platform.submit(**SLOW), platform.submit(**SLOW)
+        until_working(platform, job["id"])
+        platform.up.send_signal(signal.SIGTERM)
+        platform.up.wait(timeout=30)
+        query = "SELECT state, fence FROM inclavate_job WHERE id = ?"
+        assert platform.rows(query, job["id"].replace("-", "")) == [("completed", 1)]
+        assert platform.rows(query, waiting["id"].replace("-", "")) == [("queued", 0)]
+
+
 def test_a_graceful_stop_hands_running_jobs_back(tmp_path: Path) -> None:
     with platforms.running(tmp_path) as platform:
         job = platform.submit(**ENDLESS)

@@ -17,9 +17,6 @@ from inclavate.fleet import Offered
 from inclavate.generators import MODALITIES, SPEECH, TRANSCRIBE, UNDERSTAND
 from inclavate.models import Artifact, Job, State
 
-_MAX_LISTED_CHARACTERS = 2_000
-
-
 MetadataKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 MetadataValue = Annotated[str, Field(max_length=512)]
 
@@ -142,7 +139,7 @@ def _listed(job: Job, existing: set[str]) -> dict[str, Any]:
 
 
 def _cut(params: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    cut = {k: v[:_MAX_LISTED_CHARACTERS] if isinstance(v, str) else v for k, v in params.items()}
+    cut = {k: v[: jobs.LISTED_CHARACTERS] if isinstance(v, str) else v for k, v in params.items()}
     return cut, cut != params
 
 
