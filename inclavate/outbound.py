@@ -93,11 +93,10 @@ class Target:
 
 def _literal(host: str) -> Address | None:
     """The address that a host is written as, `127.1` and `0x7f000001` included; None for a name."""
+    if "%" in host:
+        raise BadURL("its host must not name an interface")
     with suppress(ValueError):
-        address = ip_address(host)
-        if "%" in host:
-            raise BadURL("an address must not name an interface")
-        return address
+        return ip_address(host)
     if not all(_LABEL.fullmatch(label) for label in host.split(".")) or len(host) > 253:
         raise BadURL("it must name a host")
     # A name that ends in a number is an address in one of its older spellings, or nothing.
