@@ -75,7 +75,8 @@ class FaultProxy:
         self.counts[mode] += 1
         self._open.add(writer)
         try:
-            with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            # Cancelled at the end: asyncio's own callback would complain of a task that ends so.
+            with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError):
                 await self._behaviour(mode)(reader, writer)
         finally:
             self._open.discard(writer)
