@@ -7,7 +7,7 @@ BESIDE := -n 2 --dist loadfile
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up demo test lint lock
+.PHONY: help setup dev up demo test chaos lint lock
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -28,6 +28,9 @@ test: dev ## every test on SQLite, then those of the database on PostgreSQL
 	$(BIN)/python -m pytest $(BESIDE)
 	$(BIN)/python -m pytest --database postgres -m database
 
+chaos: dev ## 1,000 jobs while everything is broken at random (SEED=… JOBS=…)
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --jobs $(or $(JOBS),1000)
+
 lint: dev ## style, types, import rules, missing migrations
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -39,4 +42,5 @@ lint: dev ## style, types, import rules, missing migrations
 lock: setup ## resolve requirements/*.txt anew
 	$(COMPILE) --group bootstrap -o requirements/bootstrap.txt
 	$(COMPILE) --extra embedded pyproject.toml -o requirements/embedded.txt
-	$(COMPILE) --extra dev --constraint requirements/embedded.txt pyproject.toml -o requirements/dev.txt
+	$(COMPILE) --extra embedded --extra postgres --extra s3 --constraint requirements/embedded.txt pyproject.toml -o requirements/hosted.txt
+	$(COMPILE) --extra dev --constraint requirements/hosted.txt pyproject.toml -o requirements/dev.txt
