@@ -34,6 +34,7 @@ class Receiver:
     # For ever: parts of a header, or of a body.
     drips: bytes = b""
     body: bytes = b""
+    sent_bytes: int = 0
 
     @property
     def url(self) -> str:
@@ -68,7 +69,7 @@ def _handler(receiver: Receiver) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Length", str(2**40 if receiver.body else 0))
             self.end_headers()
             while receiver.body:
-                self.wfile.write(receiver.body)
+                receiver.sent_bytes += self.wfile.write(receiver.body)
 
         def log_message(self, *args: Any) -> None:
             pass
