@@ -14,11 +14,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO
 
 from inclavate.generators import SPEECH, TRANSCRIBE
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     # Imported where they are used: `inclavate --help` must not wait for an HTTP library.
     from inclavate.client import Client, ClientError, Job
 
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+    Commands = argparse._SubParsersAction["_Parser"]
 
 DONE, FAILED, USAGE, REFUSED, UNREACHABLE, ENDED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 EXIT_CODES = """\
@@ -122,7 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _run(words)
         # Here, where a reader that went away can still be met; at exit it would be Python's exit code 120.
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code
     except SystemExit as end:  # argparse's and Django's way out
         return end.code if isinstance(end.code, int) else DONE if end.code is None else _complain(str(end.code), USAGE)
@@ -130,7 +131,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(str(stop), stop.code)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
+    except BrokenPipeError as error:
+        if error.filename:
+            return _complain(f"{error.filename}: its reader went away", USAGE)
         # The reader of a pipe went away (`inclavate jobs | head`); Python must not complain about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
@@ -143,11 +146,38 @@ def _complain(message: str, code: int) -> int:
     return code
 
 
-def _finite(text: str) -> float:
-    """A number that JSON can carry."""
-    if not math.isfinite(number := float(text)):
-        raise ValueError(text)
-    return number
+def _speed(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (number := float(text)) < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0; 1 is the model's own pace, 2 twice as fast")
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        with suppress(ValueError):
+            if low <= (number := int(text)) <= high:
+                return number
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
+
+    return read
+
+
+def _word(text: str) -> str:
+    """Not empty: an unset variable of a script must not pass for the default."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty; give it a value, or leave it out for the default")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("it is not UTF-8") from None
+    return text
+
+
+def _file_name(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name names no file")
+    return text
 
 
 def _run(words: list[str]) -> int:
@@ -170,8 +200,28 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=28, width=100)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class _Parser(argparse.ArgumentParser):
+    """Says how to give a word that begins with a dash, where one may have been taken for an option."""
+
+    positional = ""
+    _words: Sequence[str] = ()
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        self._words = list(args or ())
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        odd = next((word for word in self._words if word[:1] == "-" and not self._is_option(word)), None)
+        if self.positional and odd is not None and odd != "-":
+            message += f"; a {self.positional} that begins with a dash comes last, after --: -- {odd!r}"
+        super().error(message)
+
+    def _is_option(self, word: str) -> bool:
+        return word == "--" or word.partition("=")[0] in self._option_string_actions
+
+
+def build_parser() -> _Parser:
+    parser = _Parser(
         prog="inclavate",
         description="Speech from text and text from speech, as durable jobs on your own machine.",
         epilog=f"{SETTINGS}\n{EXIT_CODES}\nDjango's own commands work too: inclavate migrate, inclavate shell …",
@@ -195,7 +245,7 @@ def _add(
     summary: str,
     more: str,
     example: str,
-) -> argparse.ArgumentParser:
+) -> _Parser:
     command = commands.add_parser(
         name,
         help=summary,
@@ -216,18 +266,30 @@ def _add_speak(commands: Commands) -> None:
         f"""The file's name is printed when it is there.
 
 Without -o the file is {DEFAULT_OUTPUT}, and one that exists is kept (exit code 2). With -o FILE, FILE is
-replaced once the new one is whole.""",
+replaced once the new one is whole; a symbolic link stays and the file behind it is replaced; a device or a
+FIFO is written to.""",
         'inclavate speak "Good morning." -o morning.wav\n  fortune | inclavate speak - -o - | aplay',
     )
     command.set_defaults(prepare=prepare_speak)
-    command.add_argument("text", metavar="TEXT", help="what to say; - reads it from stdin, as UTF-8")
+    command.positional = "TEXT"
     command.add_argument(
-        "-o", "--output", metavar="FILE", help=f"where to write it; - is stdout (default: {DEFAULT_OUTPUT})"
+        "text", metavar="TEXT", help="what to say; - reads it from stdin, as UTF-8; one with a dash first goes after --"
     )
-    command.add_argument("--model", help="the model's name (default: the first speech model that is ready)")
-    command.add_argument("--voice", help="one of the model's voices (default: the model's own)")
-    command.add_argument("--speed", type=_finite, help="2 is twice as fast, where the model has a pace")
-    command.add_argument("--seed", type=int, help="the same seed gives the same sound, where the model honours one")
+    command.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=_file_name,
+        help=f"where to write it; - is stdout (default: {DEFAULT_OUTPUT})",
+    )
+    command.add_argument("--model", type=_word, help="the model's name (default: the first speech model that is ready)")
+    command.add_argument("--voice", type=_word, help="one of the model's voices (default: the model's own)")
+    command.add_argument("--speed", type=_speed, help="2 is twice as fast, where the model has a pace")
+    command.add_argument(
+        "--seed",
+        type=_whole(-(2**63), 2**63 - 1),
+        help="the same seed gives the same sound, where the model honours one",
+    )
     _add_quiet(command)
 
 
@@ -241,26 +303,34 @@ def _add_transcribe(commands: Commands) -> None:
         "inclavate transcribe meeting.wav > meeting.txt",
     )
     command.set_defaults(prepare=prepare_transcribe)
+    command.positional = "FILE"
     command.add_argument(
-        "file", metavar="FILE", type=Path, help="a WAV or MP3 file, or another kind that the model reads"
+        "file",
+        metavar="FILE",
+        type=_file_name,
+        help="a WAV or MP3 file, or another kind that the model reads; - is stdin",
     )
-    command.add_argument("--model", help="the model's name (default: the first transcription model that is ready)")
-    command.add_argument("--language", help="print nothing if another language than this is heard (en, de …)")
+    command.add_argument(
+        "--model", type=_word, help="the model's name (default: the first transcription model that is ready)"
+    )
+    command.add_argument(
+        "--language", type=_word, help="print nothing if another language than this is heard (en, de …)"
+    )
     _add_quiet(command)
 
 
 def _add_jobs(commands: Commands) -> None:
     command = _add(commands, "jobs", jobs, "list jobs, newest first", "", "inclavate jobs --limit 5")
-    command.add_argument("--limit", type=int, default=20, help="how many (default: 20, at most 1000)")
+    command.add_argument("--limit", type=_whole(1, 10**9), default=20, help="how many (default: 20, at most 1000)")
     command.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
 def _add_cancel(commands: Commands) -> None:
     command = _add(commands, "cancel", cancel, "stop a job, waiting or running", "", "inclavate cancel 9f1c7b52-…")
-    command.add_argument("id", metavar="ID", help="the job's id, as `inclavate jobs` shows it")
+    command.add_argument("id", metavar="ID", type=_word, help="the job's id, as `inclavate jobs` shows it")
 
 
-def _add_quiet(command: argparse.ArgumentParser) -> None:
+def _add_quiet(command: _Parser) -> None:
     command.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
@@ -274,7 +344,7 @@ def _load_settings() -> ModuleType:
     return settings
 
 
-def _manage(parser: argparse.ArgumentParser, words: list[str]) -> int:
+def _manage(parser: _Parser, words: list[str]) -> int:
     """Hand the command to Django's management."""
     _load_settings()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "inclavate.settings")  # noqa: TID251 (Django is told in no other way)
@@ -297,6 +367,7 @@ def _talk(args: argparse.Namespace) -> int:
     settings = _load_settings()
     from inclavate.client import Client, ClientError
 
+    _check_settings(settings)
     if "prepare" in args:
         args.prepare(args)
     try:
@@ -307,6 +378,12 @@ def _talk(args: argparse.Namespace) -> int:
             return code
     except ClientError as error:
         return _complain(f"{error}{_advice(error)}", _code_of(error))
+
+
+def _check_settings(settings: ModuleType) -> None:
+    # Not in the settings themselves: the platform never sends this key, and must start without it.
+    if not (settings.API_KEY.isascii() and settings.API_KEY.isprintable()):
+        raise Stop(USAGE, "INCLAVATE_API_KEY may hold printable ASCII characters only, and holds others")
 
 
 def _code_of(error: ClientError) -> int:
@@ -330,7 +407,7 @@ def _advice(error: ClientError) -> str:
         case Unreachable(is_unsent=True):
             return " Start one with `inclavate up`, or set INCLAVATE_URL."
         case Refused(status=401):
-            return " Set INCLAVATE_API_KEY."
+            return " Set INCLAVATE_API_KEY to a key that this server knows."
     return ""
 
 
@@ -351,24 +428,46 @@ def _finish(client: Client, job: Job, args: argparse.Namespace) -> Job:
         progress.close()
 
 
+def _stdin() -> BinaryIO:
+    if sys.stdin is None:
+        raise Stop(USAGE, "stdin is closed")
+    return sys.stdin.buffer
+
+
 def prepare_speak(args: argparse.Namespace) -> None:
     """What can be wrong before anything is sent: the text's encoding, the output's place."""
     try:
-        args.text = sys.stdin.buffer.read().decode("utf-8") if args.text == "-" else args.text
+        args.text = _stdin().read().decode("utf-8") if args.text == "-" else args.text
         args.text.encode("utf-8")
     except UnicodeError:
         raise Stop(USAGE, "the text is not UTF-8") from None
-    if args.output == "-":
+    if args.output == "-" or _is_stdout(args.output):
+        if sys.stdout is None:
+            raise Stop(USAGE, f"-o {args.output} writes to stdout, which is closed")
         if sys.stdout.isatty():
-            raise Stop(USAGE, "-o - writes a sound file to stdout, which is a terminal here; redirect it")
+            raise Stop(USAGE, f"-o {args.output} writes a sound file to stdout, which is a terminal here; redirect it")
         return
-    target = Path(args.output or DEFAULT_OUTPUT)
-    if target.is_dir():
-        raise Stop(USAGE, f"{target} is a folder; -o takes a file")
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise Stop(USAGE, f"nothing can be written in {target.parent}")
-    if args.output is None and target.exists():
-        raise Stop(USAGE, f"{target} exists and is kept; name another file, or this one, with -o")
+    if args.output is None and os.path.lexists(DEFAULT_OUTPUT):
+        raise Stop(USAGE, f"{DEFAULT_OUTPUT} exists and is kept; name another file, or this one, with -o")
+    _check_output(args.output or DEFAULT_OUTPUT)
+
+
+def _check_output(target: str) -> None:
+    from inclavate.client.files import check_target
+
+    try:
+        check_target(target)
+    except IsADirectoryError:
+        raise Stop(USAGE, f"{target} is a folder; -o takes a file") from None
+    except OSError as error:
+        raise Stop(USAGE, f"{target} cannot be written: {error.strerror}") from None
+
+
+def _is_stdout(target: str | None) -> bool:
+    """Whether it is stdout under another name (`/dev/stdout`)."""
+    with suppress(OSError, AttributeError, ValueError):
+        return target is not None and os.path.samestat(os.stat(target), os.fstat(sys.stdout.fileno()))  # noqa: PTH116
+    return False
 
 
 def speak(client: Client, args: argparse.Namespace) -> int:
@@ -384,8 +483,9 @@ def speak(client: Client, args: argparse.Namespace) -> int:
             sys.stdout.buffer.flush()
         return DONE
     path = client.download(_output(job), args.output or DEFAULT_OUTPUT)
-    if not args.quiet:
-        print(path)
+    if not args.quiet and not _is_stdout(args.output):
+        # As bytes: a file's name need not be UTF-8.
+        sys.stdout.buffer.write(os.fsencode(path) + b"\n")
     return DONE
 
 
@@ -396,24 +496,62 @@ def _output(job: Job) -> str:
 
 
 def prepare_transcribe(args: argparse.Namespace) -> None:
-    if not args.file.is_file():
-        raise Stop(USAGE, f"{args.file} is no file")
+    """What can be wrong before anything is sent. A pipe tells only when it is read."""
+    if args.file == "-":
+        if _stdin().isatty():
+            raise Stop(USAGE, "- reads a sound file from stdin, which is a terminal here; redirect it")
+        return
+    path = Path(args.file)
+    if not path.exists():
+        raise Stop(USAGE, f"there is no file {path}")
+    if path.is_dir():
+        raise Stop(USAGE, f"{path} is a folder; transcribe takes a file")
+    if not os.access(path, os.R_OK):
+        raise Stop(USAGE, f"{path} cannot be read: permission denied")
+    if path.is_file() and not path.stat().st_size:
+        raise Stop(USAGE, f"{path} is empty")
 
 
 def transcribe(client: Client, args: argparse.Namespace) -> int:
     """As a job of its own, not by the synchronous route: it can be watched, cancelled, and take any time."""
-    from inclavate.client import ClientError
+    from inclavate.client import JobFailed, Refused
 
     model = args.model or client.first_ready(TRANSCRIBE).model
-    clip = client.upload(args.file)
+    name = "stdin" if args.file == "-" else args.file
+    clip_id = None
     try:
+        clip_id = _upload(client, args.file, name)
         params = {"language": args.language} if args.language else {}
-        job = _finish(client, client.submit(model, "text", params, input_artifacts=[clip.id]), args)
+        job = _finish(client, client.submit(model, "text", params, input_artifacts=[clip_id]), args)
         print(client.read_text(_output(job)).strip())
+    except (JobFailed, Refused) as error:
+        # The server knows the file by an id that nobody else has seen.
+        reason = str(error).replace(f"artifact {clip_id}", "the file")
+        raise Stop(_code_of(error), f"{name}: {reason}{_advice(error)}") from error
     finally:
-        with suppress(ClientError):
-            client.delete_artifact(clip.id)
+        _forget(client, clip_id)
     return DONE
+
+
+def _upload(client: Client, source: str, name: str) -> str:
+    """The artifact's id."""
+    from inclavate.client import guess_media_type
+    from inclavate.client.files import rewindable, size_of_rest
+
+    with ExitStack() as stack:
+        opened = _stdin() if source == "-" else stack.enter_context(Path(source).open("rb"))
+        file = stack.enter_context(rewindable(opened))
+        if not size_of_rest(file):
+            raise Stop(USAGE, f"{name} is empty")
+        return client.upload(file, guess_media_type(Path(source))).id
+
+
+def _forget(client: Client, artifact_id: str | None) -> None:
+    from inclavate.client import ClientError
+
+    if artifact_id is not None:
+        with suppress(ClientError):
+            client.delete_artifact(artifact_id)
 
 
 def jobs(client: Client, args: argparse.Namespace) -> int:

@@ -11,12 +11,10 @@ What it raises is in `inclavate.client.errors`.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from io import BufferedRandom
 from pathlib import Path
@@ -26,6 +24,7 @@ from urllib.parse import quote
 import httpx
 
 from inclavate.client.errors import BadAnswer, ClientError, JobFailed, NoModel, Refused, Unreachable
+from inclavate.client.files import CHUNK_BYTES, rewindable, size_of_rest, written_to
 from inclavate.client.shapes import Artifact, Generator, Health, Job, JobPage, Speech, Transcript, build
 from inclavate.client.streams import EventParser, Watch, job_of
 from inclavate.client.transport import Transport, backoff, json_of
@@ -48,7 +47,6 @@ __all__ = [
     "guess_media_type",
 ]
 
-CHUNK_BYTES = 256 * 1024
 # A stream that was cut this often without news is given up for polling (a proxy that buffers, say).
 STREAM_TRIES = 3
 
@@ -223,21 +221,23 @@ class Client:
     # Artifacts
 
     def upload(self, source: Path | str | IO[bytes], media_type: str | None = None) -> Artifact:
-        """Send a file, or what is left of an open one, in pieces. Sent again only where nothing reached the server."""
+        """Send a file, or what is left of an open one, in pieces; a pipe is read to its end first. Sent again only
+        where nothing reached the server."""
         if isinstance(source, Path | str):
-            with Path(source).open("rb") as file:
-                return self.upload(file, media_type or guess_media_type(Path(source)))
-        headers = {"Content-Type": media_type or "application/octet-stream"}
-        if not source.seekable():
-            return self._send_bytes(source, headers)
-        start = source.tell()
-        headers["Content-Length"] = str(source.seek(0, os.SEEK_END) - start)
+            with Path(source).open("rb") as opened:
+                return self.upload(opened, media_type or guess_media_type(Path(source)))
+        with rewindable(source) as file:
+            start = file.tell()
+            headers = {
+                "Content-Type": media_type or "application/octet-stream",
+                "Content-Length": str(size_of_rest(file)),
+            }
 
-        def send() -> Artifact:
-            source.seek(start)
-            return self._send_bytes(source, headers)
+            def send() -> Artifact:
+                file.seek(start)
+                return self._send_bytes(file, headers)
 
-        return self._transport.retrying(send, is_repeatable=False)
+            return self._transport.retrying(send, is_repeatable=False)
 
     def _send_bytes(self, file: IO[bytes], headers: Mapping[str, str]) -> Artifact:
         pieces = iter(lambda: file.read(CHUNK_BYTES), b"")
@@ -259,8 +259,9 @@ class Client:
         return self._transport.retrying(fetch)
 
     def download(self, artifact_id: str, path: Path | str) -> Path:
-        """Write the artifact to `path`, which appears, or is replaced, only when all of it is there and is whole."""
-        with _written_beside(Path(path)) as file:
+        """Write the artifact to `path`, once all of it is there and is whole. A file appears, or is replaced (at the
+        end of symbolic links); a device or a FIFO is written to."""
+        with written_to(path) as file:
             self._fetch(artifact_id, file)
         return Path(path)
 
@@ -283,7 +284,7 @@ class Client:
             model=model, input=text, voice=voice, speed=speed, language=language, response_format=response_format
         )
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
-        with _written_beside(Path(path)) as file:
+        with written_to(path) as file:
 
             def speak() -> Speech:
                 _empty(file)
@@ -317,7 +318,7 @@ class Client:
         source = Path(path)
         form = _given(model=model, language=language, prompt=prompt)
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
-        with source.open("rb") as file:
+        with source.open("rb") as opened, rewindable(opened) as file:
             clip = (source.name, file, media_type or guess_media_type(source))
 
             def send() -> Transcript:
@@ -407,15 +408,3 @@ def _check_digest(file: BufferedRandom, etag: str) -> None:
     file.seek(0)
     if hashlib.file_digest(file, "sha256").hexdigest() != expected:
         raise BadAnswer("What was downloaded is not what the server keeps: its SHA-256 differs.")
-
-
-@contextmanager
-def _written_beside(target: Path) -> Iterator[BufferedRandom]:
-    """A temporary file in the target's folder that takes its place once the block is done, and goes away otherwise."""
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.part")
-    try:
-        with partial.open("x+b") as file:
-            yield file
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)

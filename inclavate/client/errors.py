@@ -7,7 +7,8 @@
     ├─ NoModel            no model for this task is ready
     └─ JobFailed          the job ended as failed, cancelled or expired
 
-No other exception than these, and `OSError` for the caller's own files, leaves a method.
+A key, a header or a text that cannot be sent is a bare `ClientError`. No other exception than these, and `OSError`
+for the caller's own files, leaves a method.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ class Transport:
         self, base_url: str, api_key: str | None, timeout: httpx.Timeout, tries: int, sleep: Callable[[float], None]
     ) -> None:
         _check_url(base_url)
+        if api_key:
+            _check_header(api_key, "The API key")
         self.base_url = base_url
         self.sleep = sleep
         self._tries = tries
@@ -44,6 +46,8 @@ class Transport:
     @contextmanager
     def open(self, method: str, path: str, **request: Any) -> Iterator[httpx.Response]:
         """One request, its successful answer with the body still to be read. All that httpx raises ends here."""
+        for name, value in request.get("headers", {}).items():
+            _check_header(value, f"The header {name}")
         try:
             with self.http.stream(method, path, **request) as response:
                 if not response.is_success:
@@ -54,6 +58,8 @@ class Transport:
             raise Unreachable(f"{self.base_url} cannot be reached: {_reason(error)}.", is_unsent=True) from error
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as error:
             raise Unreachable(f"The connection to {self.base_url} was lost: {_reason(error)}.") from error
+        except UnicodeEncodeError as error:
+            raise ClientError("The request cannot be sent: it has text that is not Unicode.") from error
 
     def retrying(
         self, action: Callable[[], T], *, is_repeatable: bool = True, progress: Callable[[], int] = lambda: 0
@@ -76,10 +82,17 @@ def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
+        httpx.URL(url)
+    except (ValueError, httpx.InvalidURL):
         is_good = False
     if not is_good:
         raise Unreachable(f"{url!r} is no address of a server; one looks like http://127.0.0.1:8001.", is_unsent=True)
+
+
+def _check_header(value: str, subject: str) -> None:
+    """Here, because the library below would name the value, and a key is a secret."""
+    if not (value.isascii() and value.isprintable()):
+        raise ClientError(f"{subject} may hold printable ASCII characters only, and holds others.")
 
 
 def _reason(error: Exception) -> str:
