@@ -35,6 +35,9 @@ def _text(name: str, default: str, *aliases: str) -> str:
                 raise ImproperlyConfigured(f"{variable}_FILE: cannot read {path!r}: {error.strerror}.") from error
         if (value := os.environ.get(variable, "").strip()) != "":
             return value
+        # A script's variable that was never set must not choose the default unseen.
+        if variable in os.environ and default:
+            raise ImproperlyConfigured(f"{variable} is empty: give it a value, or unset it for the default.")
     return default
 
 
@@ -117,7 +120,10 @@ DATA_DIR = Path(_text("DATA_DIR", "~/.local/share/inclavate")).expanduser().abso
 RUN_DIR = _run_dir(DATA_DIR)
 HOST = _text("HOST", "127.0.0.1")
 PORT = _number(int, "PORT", 8001, 1, 65535)
-URL = _text("URL", f"http://127.0.0.1:{PORT}")
+# Where this deployment's own web process is reached on this machine; URL may lead to another.
+_listen_host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(HOST, HOST)
+LISTEN_URL = f"http://[{_listen_host}]:{PORT}" if ":" in _listen_host else f"http://{_listen_host}:{PORT}"
+URL = _text("URL", LISTEN_URL)
 ADMIN_TOKEN = _text("ADMIN_TOKEN", "", "DPPAN_ADMIN_TOKEN")
 API_KEY = _text("API_KEY", "")
 

@@ -103,14 +103,14 @@ def _terminate(up: Up) -> None:
 
 
 def _show(up: Up, *, is_once: bool) -> int:
-    with Client(settings.URL, settings.API_KEY or None) as client:
+    with Client(settings.LISTEN_URL, settings.API_KEY or None) as client:
         begun_at = time.monotonic()
         print(f"starting Inclavate on {settings.DATA_DIR} (its log is {LOG.name} there)", flush=True)
         speaker, listener = _await_models(client, up)
         print(f"ready after {_since(begun_at)}: {speaker.model} speaks, {listener.model} listens\n")
         _speak(client, speaker)
         _listen(client, listener)
-    print(f"\nthe pages: {settings.URL}/")
+    print(f"\nthe pages: {settings.LISTEN_URL}/")
     if is_once:
         return 0
     return _serve(up)

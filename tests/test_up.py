@@ -237,9 +237,15 @@ def wait_until_ready(process: Process, port: str) -> None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, Path, str]]:
     data, port = tmp_path_factory.mktemp("up") / "data", free_port()
-    with up(data, PORT=port) as process:
+    with up(data, PORT=port, URL="http://elsewhere.test:9") as process:
         wait_until_ready(process, port)
         yield process, data, port
+
+
+def test_it_announces_where_it_listens_and_not_where_clients_are_sent(whole: tuple[Process, Path, str]) -> None:
+    process, _, port = whole
+    assert process.said(f"Inclavate is ready: http://127.0.0.1:{port} ")
+    assert "elsewhere.test" not in process.output
 
 
 def test_a_second_start_on_the_same_data_is_refused_and_names_the_first(whole: tuple[Process, Path, str]) -> None:

@@ -262,13 +262,13 @@ class _Readiness:
         elapsed = time.monotonic() - self._begun_at
         self._is_web_ready = self._is_web_ready or _is_healthy()
         if self._is_web_ready and _has_offers(self._supervisor.instance("worker")):
-            self._say(f"Inclavate is ready: {settings.URL} (after {elapsed:.1f} s)")
+            self._say(f"Inclavate is ready: {settings.LISTEN_URL} (after {elapsed:.1f} s)")
             connection.close()
             self._start_sweeper()
             return None
         if elapsed > PATIENCE_SECONDS and not self._has_sweeper:
             missing = "no generator is ready" if self._is_web_ready else "it does not answer"
-            self._say(f"Inclavate runs at {settings.URL}, but {missing} yet; the lines above may say why.")
+            self._say(f"Inclavate runs at {settings.LISTEN_URL}, but {missing} yet; the lines above may say why.")
             self._start_sweeper()
         return 1.0 if self._has_sweeper else 0.1
 
