@@ -12,7 +12,8 @@ from argparse import ArgumentParser
 from typing import Any
 
 from celery.exceptions import SecurityWarning
-from celery.signals import worker_shutting_down
+from celery.signals import task_received, worker_ready, worker_shutting_down
+from celery.worker.state import reserved_requests
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
@@ -22,6 +23,8 @@ from workers import tasks
 from workers.catalog import CatalogError, load_catalog
 from workers.hosts import Hosts
 from workers.runner import Runner, beat_until
+
+_TURN_SECONDS = 0.05
 
 
 class Command(BaseCommand):
@@ -44,7 +47,7 @@ class Command(BaseCommand):
         runner = Runner(name, engines, settings.DATA_DIR / "work" / name)
         tasks.install(runner)
         fleet.register(name, slots, offered)
-        _remove_leftovers()
+        _remove_leftovers(name)
         try:
             sys.exit(_serve(runner, slots, offered))
         finally:
@@ -55,6 +58,9 @@ class Command(BaseCommand):
 def _serve(runner: Runner, slots: int, offered: list[Capability]) -> int:
     stopping = threading.Event()
     worker_shutting_down.connect(lambda **_: runner.drain(), weak=False)
+    turns = _Turns()
+    worker_ready.connect(turns.begin)
+    task_received.connect(turns.hurry)
     threading.Thread(target=beat_until, args=(stopping, runner), name="heartbeat", daemon=True).start()
     queues = [capability.queue for capability in offered]
     for waiting in queues:
@@ -77,9 +83,31 @@ def _serve(runner: Runner, slots: int, offered: list[Capability]) -> int:
     return int(worker.exitcode or 0)
 
 
-def _remove_leftovers() -> None:
-    """Work folders of workers that died."""
-    living = {worker.name for worker in fleet.workers()}
+class _Turns:
+    """Celery's loop sees that a slot has become free when it turns: once a second, were it not hurried while jobs run.
+
+    Its signals come in the loop's own thread.
+    """
+
+    def begin(self, sender: Any, **_: Any) -> None:
+        """The loop begins, or begins anew after the bell was away."""
+        self._hub = sender.hub
+        self._timer: Any = None
+
+    def hurry(self, **_: Any) -> None:
+        """A ring came."""
+        if self._timer is None:
+            self._timer = self._hub.call_repeatedly(_TURN_SECONDS, self._relax)
+
+    def _relax(self) -> None:
+        if not reserved_requests:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _remove_leftovers(name: str) -> None:
+    """Work folders of workers that died; one of this name did too: a container starts again as who it was."""
+    living = {worker.name for worker in fleet.workers()} - {name}
     for folder in (settings.DATA_DIR / "work").glob("*"):
         if folder.name not in living:
             shutil.rmtree(folder, ignore_errors=True)
