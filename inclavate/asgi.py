@@ -17,6 +17,7 @@ from typing import Any
 import django
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
@@ -104,7 +105,7 @@ def _call_wsgi(environ: dict[str, Any]) -> tuple[int, list[tuple[bytes, bytes]],
 
 
 def _method_not_allowed(request: Request, allow: str) -> Response:
-    error = errors.MethodNotAllowed(f"{request.method} is no method of {request.url.path[:200]}; {allow} are.")
+    error = boundary.method_not_allowed(request.method, request.url.path, allow)
     return boundary.error_response(error, request.url.path, {"Allow": allow})
 
 
@@ -140,13 +141,14 @@ class Gate:
             await send(message)
 
         try:
-            boundary.check_host(headers.get("host", ""), headers.get("origin"))
+            boundary.check_head(headers)
             await self._app(scope, receive, send_with_id)
         except errors.InclavateError as error:
             await boundary.error_response(error, scope["path"])(scope, receive, send_with_id)
         finally:
             took = (time.monotonic() - began) * 1000
-            log.info("%s %s %s %.0f ms %s", scope["method"], scope["path"], status, took, request_id)
+            # As ASCII: a path's newline or escape must not write lines of its own.
+            log.info("%s %s %s %.0f ms %s", scope["method"], ascii(scope["path"])[1:-1], status, took, request_id)
 
 
 @asynccontextmanager
@@ -161,22 +163,29 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     return boundary.error_response(error, request.url.path)
 
 
+async def _static_error(request: Request, error: Exception) -> Response:
+    """Starlette's own errors come from the static files alone."""
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        return _method_not_allowed(request, "GET, HEAD")
+    return boundary.error_response(boundary.nothing_at(request.url.path), request.url.path)
+
+
 django_app = Django()
-_own = (*native.routes, *openai.routes)
-# Django answers the rest of /v1/artifacts.
-_own_paths = sorted({route.path for route in _own} - {"/v1/artifacts"})
-application = Gate(
-    Starlette(
-        routes=[
-            # Words that would else be taken for an id.
-            Route("/v1/generations/capabilities", django_app),
-            Route("/v1/artifacts/usage", django_app),
-            *_own,
-            *(_other_methods(path, _own) for path in _own_paths),
-            Mount("/static", StaticFiles(directory=settings.BASE_DIR / "inclavate" / "static")),
-            Mount("/", django_app),
-        ],
-        exception_handlers={Exception: _unexpected},
-        lifespan=_lifespan,
-    )
+_own = (*native.routes, Route("/v1/artifacts", django_app, methods=["GET"]), *openai.routes)
+_own_paths = sorted({route.path for route in _own})
+_starlette = Starlette(
+    routes=[
+        # Words that would else be taken for an id.
+        Route("/v1/generations/capabilities", django_app),
+        Route("/v1/artifacts/usage", django_app),
+        *_own,
+        *(_other_methods(path, _own) for path in _own_paths),
+        Mount("/static", StaticFiles(directory=settings.BASE_DIR / "inclavate" / "static")),
+    ],
+    exception_handlers={Exception: _unexpected, HTTPException: _static_error},
+    lifespan=_lifespan,
 )
+# Whatever path it is: a mount's pattern would stop at a newline.
+_starlette.router.redirect_slashes = False
+_starlette.router.default = django_app
+application = Gate(_starlette)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -161,6 +163,10 @@ class Check:
         capability = self.capability
         prompt = "text" if capability.task == SPEECH else "prompt"
         self._text(prompt, required=True)
+        if not _can_be_spoken(self.params[prompt]):
+            raise self._invalid(
+                prompt, f"It has nothing to speak: no letter, digit or symbol in {_shown(self.params[prompt])}."
+            )
         self._choice("language", capability.languages)
         self._choice("response_format", capability.formats or ("wav",))
         self._number("max_duration_seconds", 0.1, 86_400.0)
@@ -222,8 +228,10 @@ class Check:
         text = self._typed(field_name, str, "a string")
         if text is None and not required:
             return
-        if text is None or (required and not text.strip()):
-            raise self._invalid(field_name, "It must be text, and not blank.")
+        if text is None:
+            raise self._invalid(field_name, "It is required.")
+        if required and not text.strip():
+            raise self._invalid(field_name, f"It must be text, and not blank; {_shown(text)} came.")
         limit = int(self.capability.limits.get("max_characters", 1_000_000))
         if len(text) > limit:
             raise self._invalid(field_name, f"It may have at most {limit:,} characters; {len(text):,} came.")
@@ -250,6 +258,11 @@ class Check:
         return errors.InvalidRequest(f"{name}: {sentence}", param=name)
 
 
+def _can_be_spoken(text: str) -> bool:
+    """Whether it holds a letter, a digit or a symbol: punctuation and invisible characters alone make no sound."""
+    return any(unicodedata.category(c)[0] in "LNS" for c in text)
+
+
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}…"

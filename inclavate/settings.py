@@ -14,7 +14,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import dj_database_url
 from django.core.exceptions import ImproperlyConfigured
@@ -108,15 +108,18 @@ def environment(**values: str) -> dict[str, str]:
 
 
 def _run_dir(data_dir: Path) -> Path:
-    """Where sockets and locks live: in the data folder, or in a short path where a socket's would be too long."""
+    """Where sockets live: in the data folder, or in a short path where that one is long or has odd characters."""
     inside = data_dir / "run"
-    if len(os.fsencode(inside / "valkey.sock")) <= 100:
+    # Socket paths have 107 bytes at most, and travel inside URLs.
+    if len(os.fsencode(inside / "valkey.sock")) <= 100 and re.fullmatch(r"[\w./-]+", str(inside), re.ASCII):
         return inside
     digest = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:12]
     return Path(tempfile.gettempdir()) / f"inclavate-{os.getuid()}-{digest}"
 
 
 DATA_DIR = Path(_text("DATA_DIR", "~/.local/share/inclavate")).expanduser().absolute()
+if len(os.fsencode(DATA_DIR)) > 400:
+    raise ImproperlyConfigured("INCLAVATE_DATA_DIR may have at most 400 bytes; SQLite opens no longer paths.")
 RUN_DIR = _run_dir(DATA_DIR)
 HOST = _text("HOST", "127.0.0.1")
 PORT = _number(int, "PORT", 8001, 1, 65535)
@@ -127,7 +130,7 @@ URL = _text("URL", LISTEN_URL)
 ADMIN_TOKEN = _text("ADMIN_TOKEN", "", "DPPAN_ADMIN_TOKEN")
 API_KEY = _text("API_KEY", "")
 
-DATABASE_URL = _text("DATABASE_URL", f"sqlite:///{DATA_DIR}/inclavate.sqlite3")
+DATABASE_URL = _text("DATABASE_URL", f"sqlite:///{quote(str(DATA_DIR))}/inclavate.sqlite3")
 DATABASES = {"default": _database(DATABASE_URL)}
 IS_HOSTED = DATABASES["default"]["ENGINE"] == "django.db.backends.postgresql"
 
@@ -137,6 +140,8 @@ REDIS_URL = EXTERNAL_REDIS_URL or f"unix://{RUN_DIR}/valkey.sock"
 CELERY_BROKER_URL = _celery_broker(REDIS_URL)
 
 STORE_URL = _text("STORE_URL", (DATA_DIR / "objects").as_uri())
+if urlsplit(STORE_URL).scheme not in ("file", "memory", "s3"):
+    raise ImproperlyConfigured("INCLAVATE_STORE_URL must be file:///…, s3://… or memory:.")
 MODELS_FILE = Path(_text("MODELS_FILE", str(BASE_DIR / "config" / "models.toml"))).expanduser()
 
 WEB_THREADS = _number(int, "WEB_THREADS", 8, 1, 256)
@@ -149,6 +154,11 @@ DRAIN_SECONDS = _number(float, "DRAIN_SECONDS", 30.0, 0.0, 86400.0)
 STALL_SECONDS = _number(float, "STALL_SECONDS", 300.0, 1.0, 86400.0)
 LEASE_SECONDS = _number(float, "LEASE_SECONDS", 20.0, 1.0, 3600.0)
 HEARTBEAT_SECONDS = _number(float, "HEARTBEAT_SECONDS", 5.0, 0.1, 600.0)
+if LEASE_SECONDS < 2 * HEARTBEAT_SECONDS:
+    raise ImproperlyConfigured(
+        f"INCLAVATE_LEASE_SECONDS ({LEASE_SECONDS:g}) must be at least twice INCLAVATE_HEARTBEAT_SECONDS "
+        f"({HEARTBEAT_SECONDS:g}): one late heartbeat must not lose a job."
+    )
 SWEEP_SECONDS = _number(float, "SWEEP_SECONDS", 5.0, 0.1, 600.0)
 JOB_DEADLINE_SECONDS = _number(int, "JOB_DEADLINE_SECONDS", 86400, 1, 86400)
 MAX_ATTEMPTS = 3
@@ -201,13 +211,21 @@ MIDDLEWARE = ["django.middleware.security.SecurityMiddleware"]
 TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "DIRS": [BASE_DIR / "templates"]}]
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 LOG_LEVEL = _text("LOG_LEVEL", "INFO").upper()
+if LOG_LEVEL not in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
+    raise ImproperlyConfigured(
+        f"INCLAVATE_LOG_LEVEL must be DEBUG, INFO, WARNING, ERROR or CRITICAL, not {LOG_LEVEL!r}."
+    )
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": "WARNING"},
-    "loggers": {name: {"level": LOG_LEVEL} for name in ("inclavate", "workers")},
+    "loggers": {
+        **{name: {"level": LOG_LEVEL} for name in ("inclavate", "workers")},
+        # The access log has each request once, with its id and no character of a path that could forge a line.
+        "django.request": {"level": "CRITICAL"},
+    },
 }
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["inclavate.faces.boundary.Authentication"],

@@ -97,41 +97,35 @@ def _lasting(kind: str, seconds: float, dice: random.Random) -> float:
 
 @dataclass(frozen=True)
 class Wish:
-    """A job that a client wants, when, and what it does besides: send it again though it was answered, cancel it."""
+    """A job that a client wants, when, and what it does besides: upload a clip for it to read, send it again though it
+    was answered, cancel it."""
 
-    number: int
     at: float
     owner: int
     web: int
     body: dict[str, Any]
+    clip: bytes | None
     is_sent_twice: bool
     is_cancelled: bool
 
 
 def wishes(seed: int, jobs: int, seconds: float) -> list[Wish]:
     dice = random.Random(f"jobs {seed}")
-    return [
-        Wish(
-            number,
-            number * seconds / jobs,
-            dice.randrange(len(OWNERS)),
-            dice.randrange(2),
-            {
-                "model": "test-tone",
-                "modality": "audio",
-                "seed": dice.randrange(1000),
-                "params": {
-                    "text": "x" * dice.randint(10, 120),
-                    "steps": dice.randint(1, 8),
-                    "step_seconds": round(dice.uniform(0, 0.25), 3),
-                },
-                "idempotency_key": f"chaos-{seed}-{number}",
-            },
-            dice.random() < 0.1,
-            dice.random() < 0.03,
-        )
-        for number in range(jobs)
-    ]
+    return [_wish(f"chaos-{seed}-{number}", number * seconds / jobs, dice) for number in range(jobs)]
+
+
+def _wish(key: str, at: float, dice: random.Random) -> Wish:
+    steps = {"steps": dice.randint(1, 8), "step_seconds": round(dice.uniform(0, 0.25), 3)}
+    body: dict[str, Any] = {"idempotency_key": key}
+    clip = None
+    if dice.random() < 0.15:
+        clip = f"fLaC {key} ".encode() * dice.randint(1, 800)
+        body |= {"model": "test-echo", "modality": "text", "params": {"prompt": f"{key}: ", **steps}}
+    else:
+        body |= {"model": "test-tone", "modality": "audio", "params": {"text": "x" * dice.randint(10, 120), **steps}}
+    return Wish(
+        at, dice.randrange(len(OWNERS)), dice.randrange(2), body, clip, dice.random() < 0.1, dice.random() < 0.03
+    )
 
 
 # -- clients -----------------------------------------------------------------------------------------------------------
@@ -208,9 +202,12 @@ class Clients:
             return next(self._wanted, None)
 
     def _live(self, http: httpx.Client, wish: Wish) -> None:
-        job = self._submit(http, wish)
+        body = (
+            wish.body if wish.clip is None else wish.body | {"input_artifacts": [self._upload(http, wish, wish.clip)]}
+        )
+        job = self._submit(http, wish, body)
         if wish.is_sent_twice:
-            self._submit(http, wish)
+            self._submit(http, wish, body)
         path = f"/v1/generations/{job['id']}"
         if wish.is_cancelled:
             self._ask(http, wish, "DELETE", path)
@@ -218,13 +215,22 @@ class Clients:
             self._diary.observe(answer.json())
             self._read(http, wish, answer.json()["output_artifacts"])
 
-    def _submit(self, http: httpx.Client, wish: Wish) -> dict[str, Any]:
+    def _upload(self, http: httpx.Client, wish: Wish, clip: bytes) -> str:
+        """One whose answer was lost is uploaded again: it has no key."""
+        answer = self._insist(http, wish, "/v1/artifacts", content=clip, headers={"Content-Type": "audio/flac"})
+        return str(answer.json()["id"])
+
+    def _submit(self, http: httpx.Client, wish: Wish, body: dict[str, Any]) -> dict[str, Any]:
+        job: dict[str, Any] = self._insist(http, wish, "/v1/generations", json=body).json()
+        self._diary.accept(body["idempotency_key"], job)
+        return job
+
+    def _insist(self, http: httpx.Client, wish: Wish, path: str, **more: Any) -> httpx.Response:
+        """POST to one web process after the other, until it was done."""
         for turn in count(wish.web):
-            answer = self._ask(http, wish, "POST", "/v1/generations", turn, json=wish.body)
-            if answer is not None and answer.status_code in (200, 202):
-                job: dict[str, Any] = answer.json()
-                self._diary.accept(wish.body["idempotency_key"], job)
-                return job
+            answer = self._ask(http, wish, "POST", path, turn, **more)
+            if answer is not None and answer.is_success:
+                return answer
             time.sleep(0.2)
         raise AssertionError
 
@@ -236,17 +242,24 @@ class Clients:
                 self._diary.fault(f"artifact {artifact} was read whole, and is not what its digest says")
 
     def _ask(
-        self, http: httpx.Client, wish: Wish, method: str, path: str, turn: int | None = None, **more: Any
+        self,
+        http: httpx.Client,
+        wish: Wish,
+        method: str,
+        path: str,
+        turn: int | None = None,
+        headers: dict[str, str] | None = None,
+        **more: Any,
     ) -> httpx.Response | None:
         """The answer, or None where it was lost."""
         url = self._urls[(wish.web if turn is None else turn) % len(self._urls)]
         try:
-            answer = http.request(method, url + path, headers=_bearer(self._keys[wish.owner]), **more)
+            answer = http.request(method, url + path, headers=_bearer(self._keys[wish.owner]) | (headers or {}), **more)
         except httpx.TransportError as error:
             self._diary.count(f"{method} {type(error).__name__}")
             return None
         self._diary.count(f"{method} {answer.status_code}")
-        if answer.status_code not in (200, 202, 409, 429, 503):
+        if answer.status_code not in (200, 201, 202, 409, 429, 503):
             self._diary.fault(f"{method} {path} answered {answer.status_code}: {answer.text[:200]}")
         return answer
 

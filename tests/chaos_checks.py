@@ -21,6 +21,7 @@ from django.db import close_old_connections, connection  # noqa: E402
 import storage  # noqa: E402
 from inclavate import accounts, artifacts, database, jobs  # noqa: E402
 from inclavate.models import TERMINAL, Artifact, Attempt, Job, Owner, State, Usage  # noqa: E402
+from tests.engines import SAMPLE_RATE, SECONDS_PER_CHARACTER  # noqa: E402
 
 if TYPE_CHECKING:
     from tests.chaos import Wish
@@ -50,7 +51,7 @@ class Checks:
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._platform = platform
-        self._wanted = wanted
+        self._wishes = {wish.body["idempotency_key"]: wish for wish in wanted}
         self._keys = keys
         self._accepted = accepted
         self._ends = ends
@@ -69,15 +70,15 @@ class Checks:
         yield from self._outputs_are_readable()
 
     def _answers_have_jobs(self) -> Iterator[str]:
-        self.counts["jobs asked for"] = len(self._wanted)
+        self.counts["jobs asked for"] = len(self._wishes)
         self.counts["jobs"] = len(self._jobs)
         for key, job_id in self._accepted.items():
             if job_id not in self._jobs:
                 yield f"the key {key} was answered with job {job_id}, which does not exist"
             elif self._jobs[job_id].idempotency_key != key:
                 yield f"the key {key} was answered with job {job_id}, whose key is another"
-        if (len(self._jobs), len(self._accepted)) != (len(self._wanted), len(self._wanted)):
-            yield f"{len(self._wanted)} jobs were wanted, {len(self._accepted)} accepted, {len(self._jobs)} exist"
+        if (len(self._jobs), len(self._accepted)) != (len(self._wishes), len(self._wishes)):
+            yield f"{len(self._wishes)} jobs were wanted, {len(self._accepted)} accepted, {len(self._jobs)} exist"
 
     def _ends_are_ends(self) -> Iterator[str]:
         for job in self._jobs.values():
@@ -117,13 +118,14 @@ class Checks:
 
     def _outputs(self) -> Iterator[str]:
         """Each completed job has published once, and nobody else has."""
-        published: Counter[str] = Counter(str(artifact.job_id) for artifact in Artifact.objects.all())
+        made = list(Artifact.objects.filter(origin=Artifact.Origin.GENERATED))
+        published: Counter[str] = Counter(str(artifact.job_id) for artifact in made)
         for job in self._jobs.values():
             expected = 1 if job.state == State.COMPLETED else 0
             if (len(job.output_artifacts), published[str(job.pk)]) != (expected, expected):
                 yield f"job {job.pk} is {job.state}, names {job.output_artifacts}, has {published[str(job.pk)]} outputs"
         named = {artifact for job in self._jobs.values() for artifact in job.output_artifacts}
-        for artifact in Artifact.objects.all():
+        for artifact in made:
             if artifact.state != Artifact.State.READY or str(artifact.pk) not in named:
                 yield f"artifact {artifact.pk} is {artifact.state}, an output of no completed job"
 
@@ -139,7 +141,7 @@ class Checks:
             yield f"owner {row.owner_id} still has {row.reserved_bytes} bytes, {row.reserved_objects} objects reserved"
 
     def _outputs_are_readable(self) -> Iterator[str]:
-        """Through a web process, as their owners read them."""
+        """Through a web process, as their owners read them; and they are what was asked for."""
         keys = dict(zip(Owner.objects.order_by("pk").values_list("pk", flat=True), self._keys, strict=True))
         with httpx.Client(base_url=self._platform.urls[0], timeout=60) as http:
             for artifact in Artifact.objects.filter(state=Artifact.State.READY):
@@ -147,14 +149,22 @@ class Checks:
                 answer = http.get(f"/v1/artifacts/{artifact.pk}", headers=headers)
                 if answer.status_code != 200 or hashlib.sha256(answer.content).hexdigest() != artifact.digest:
                     yield f"artifact {artifact.pk} was answered {answer.status_code}, not with what its digest says"
-                elif not _is_whole_sound(answer.content):
-                    yield f"artifact {artifact.pk} is no whole WAV file"
+                elif not self._is_as_wished(artifact, answer.content):
+                    yield f"artifact {artifact.pk} is whole, and is not what job {artifact.job_id} asked for"
                 self.counts["outputs read"] += 1
 
+    def _is_as_wished(self, artifact: Artifact, content: bytes) -> bool:
+        if artifact.origin == Artifact.Origin.UPLOADED:
+            return True
+        wish = self._wishes[self._jobs[str(artifact.job_id)].idempotency_key or ""]
+        if wish.clip is not None:
+            return content == wish.body["params"]["prompt"].encode() + wish.clip
+        return _is_sound(content, round(SECONDS_PER_CHARACTER * len(wish.body["params"]["text"]) * SAMPLE_RATE))
 
-def _is_whole_sound(content: bytes) -> bool:
+
+def _is_sound(content: bytes, frames: int) -> bool:
     try:
         with wave.open(io.BytesIO(content)) as sound:
-            return len(sound.readframes(sound.getnframes())) == 2 * sound.getnframes() > 0
+            return sound.getnframes() == frames and len(sound.readframes(frames)) == 2 * frames
     except (wave.Error, EOFError):
         return False

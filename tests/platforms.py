@@ -64,7 +64,7 @@ class Platform:
 
     def give_to_a_stranger(self, job_id: str, artifact_id: str) -> None:
         """Make a job and its output another owner's."""
-        self.rows("INSERT OR IGNORE INTO inclavate_owner (name) VALUES ('bob')")
+        self.rows("INSERT OR IGNORE INTO inclavate_owner (name, webhook_secret) VALUES ('bob', '')")
         for table, key in (("job", job_id), ("artifact", artifact_id)):
             owner = "(SELECT id FROM inclavate_owner WHERE name = 'bob')"
             self.rows(f"UPDATE inclavate_{table} SET owner_id = {owner} WHERE id = ?", key.replace("-", ""))

@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -121,6 +122,20 @@ def test_other_commands_of_django_are_passed_on(shell):
         ["speak", "Hello.", "-o", "absent/out.wav"],
         ["speak", "Hello.", "-o", "."],
         ["speak", "\udcff"],
+        ["speak", "Hello.", "--voice", "\udcff"],
+        ["speak", "Hello.", "-o", ""],
+        ["speak", "Hello.", "-o", "a.wav/"],
+        ["speak", "Hello.", "-o", "new/."],
+        ["speak", "Hello.", "-o", "a" * 256],
+        ["speak", "Hello.", "--speed", "0"],
+        ["speak", "Hello.", "--seed", str(2**63)],
+        ["speak", "Hello.", "--model", ""],
+        ["speak", "Hello.", "--voice", " "],
+        ["jobs", "--limit", "0"],
+        ["cancel", ""],
+        ["transcribe", ""],
+        ["transcribe", "."],
+        ["transcribe", "absent.wav", "--language", ""],
     ],
 )
 def test_wrong_usage_is_told_and_ends_with_2(words, capsys, tmp_path, monkeypatch):
@@ -146,6 +161,116 @@ def test_an_existing_out_wav_is_kept(shell):
 def test_a_bad_setting_is_named_in_one_sentence(command, shell):
     code, _, err = shell.run(command, env={"INCLAVATE_PORT": "x"})
     assert (code, err) == (2, "inclavate: INCLAVATE_PORT must be a number (int), not 'x'.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["speak", "Hi.", "--speed", "nan"], "argument --speed: 'nan' is not a number above 0"),
+        (["speak", "Hi.", "--speed", "inf"], "argument --speed: 'inf' is not a number above 0"),
+        (["speak", "Hi.", "--speed", "-1"], "argument --speed: '-1' is not a number above 0"),
+        (["jobs", "--limit", "0"], "argument --limit: '0' is not a whole number from 1 to 1000000000"),
+        (["speak", "Hi.", "--model", ""], "argument --model: it is empty; give it a value, or leave it out"),
+        (["speak", "Hi.", "-o", ""], "argument -o/--output: an empty name names no file"),
+        (["speak", "Hi.", "-o", "a.wav/"], "a.wav/ is a folder; -o takes a file"),
+        (["speak", "Hi.", "-o", "absent/a.wav"], "absent/a.wav cannot be written: No such file or directory"),
+        (["speak", "Hi.", "-o", f"{'a' * 256}"], "aaa cannot be written: File name too long"),
+        (["speak", "-hello"], "a TEXT that begins with a dash comes last, after --: -- '-hello'"),
+        (["speak", "-oops"], "a TEXT that begins with a dash comes last, after --: -- '-oops'"),
+        (["transcribe", "-a.wav"], "a FILE that begins with a dash comes last, after --: -- '-a.wav'"),
+        (["transcribe", "absent.wav"], "there is no file absent.wav"),
+        (["transcribe", "."], ". is a folder; transcribe takes a file"),
+    ],
+)
+def test_wrong_usage_is_told_in_a_sentence_that_says_what_is_right(words, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) == 2
+    assert told in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_text_is_not_blamed_on_a_dash(capsys):
+    assert cli.main(["speak", "-o", "a.wav", "--speed=2"]) == 2
+    assert "dash" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["clé", "se\ncret", "se\x7fcret", b"se\xffcret"])
+def test_a_key_that_cannot_be_sent_is_refused_and_never_shown(key, shell):
+    assert shell.run("jobs", env={"INCLAVATE_API_KEY": key}) == (
+        2,
+        b"",
+        "inclavate: INCLAVATE_API_KEY may hold printable ASCII characters only, and holds others\n",
+    )
+
+
+@pytest.mark.parametrize("name", ["URL", "PORT", "DATABASE_URL"])
+def test_a_setting_that_is_set_to_nothing_is_not_the_default(name, shell):
+    code, _, err = shell.run("jobs", env={f"INCLAVATE_{name}": " "})
+    assert code == 2
+    assert err == f"inclavate: INCLAVATE_{name} is empty: give it a value, or unset it for the default.\n"
+
+
+def test_where_nothing_is_the_default_an_empty_setting_is_none(shell):
+    code, _, err = shell.run("jobs", env={"INCLAVATE_API_KEY": "", "INCLAVATE_ADMIN_TOKEN": ""})
+    assert (code, "cannot be reached" in err) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:8001"),
+        ("0.0.0.0", "http://127.0.0.1:8001"),
+        ("::", "http://[::1]:8001"),
+        ("fd00::2", "http://[fd00::2]:8001"),
+        ("box.test", "http://box.test:8001"),
+    ],
+)
+def test_the_address_to_listen_on_is_told_as_one_that_can_be_opened(host, url):
+    program = "from inclavate.settings import LISTEN_URL; print(LISTEN_URL)"
+    env = os.environ | {"INCLAVATE_HOST": host, "INCLAVATE_URL": "http://elsewhere.test"}
+    assert subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, env=env, text=True) == f"{url}\n"
+
+
+def test_an_empty_sound_file_is_told_by_its_name(shell):
+    (shell.folder / "none.wav").touch()
+    assert shell.run("transcribe", "none.wav") == (2, b"", "inclavate: none.wav is empty\n")
+
+
+@pytest.mark.parametrize("words", [["speak", "-"], ["transcribe", "-"]])
+def test_a_stdin_that_is_closed_is_told(words, shell):
+    closed = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m", "inclavate.cli", *words],
+        cwd=shell.folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (closed.returncode, closed.stderr) == (2, "inclavate: stdin is closed\n")
+
+
+def test_a_terminal_is_no_sound_file_and_gets_none(shell):
+    controller, terminal = pty.openpty()
+    hearing = shell.start("transcribe", "-", stdin=terminal)
+    _, err = hearing.communicate(timeout=60)
+    assert (hearing.returncode, b"which is a terminal here" in err) == (2, True)
+    for target in ("-", "/dev/stdout"):
+        code, _, err = shell.run("speak", "Hello.", "-o", target, stdout=terminal)
+        assert (code, "which is a terminal here" in err) == (2, True)
+    os.close(controller)
+    os.close(terminal)
+
+
+def test_a_unix_socket_is_refused_before_the_job(shell):
+    with socket.socket(socket.AF_UNIX) as held:
+        held.bind(str(shell.folder / "s"))
+        code, _, err = shell.run("speak", "Hello.", "-o", "s")
+    assert (code, err) == (2, "inclavate: s cannot be written: a socket cannot be opened by its name\n")
+
+
+def test_a_dangling_out_wav_is_kept_too(shell):
+    (shell.folder / "out.wav").symlink_to("gone/elsewhere.wav")
+    code, _, err = shell.run("speak", "Hello.")
+    assert (code, "out.wav exists and is kept" in err) == (2, True)
 
 
 # Servers that are not there
@@ -287,6 +412,100 @@ def test_a_named_file_is_replaced(live):
     assert (live.folder / "said.wav").read_bytes()[:4] == b"RIFF"
 
 
+def test_a_name_of_any_legal_length_is_written(live):
+    name = f"{'a' * 251}.wav"
+    assert live.run("speak", "Hello.", "-o", name, "-q") == (0, b"", "")
+    assert [path.name for path in live.folder.iterdir()] == [name]
+
+
+def test_a_name_that_is_not_utf_8_is_written_and_told(live):
+    name = os.fsdecode(b"\xff.wav")
+    code, out, _ = live.run("speak", "Hello.", "-o", name)
+    assert (code, out) == (0, b"\xff.wav\n")
+    assert seconds_of(live.folder / name) > 0.1
+
+
+def test_a_link_stays_and_the_file_behind_it_is_replaced_whole(live):
+    (live.folder / "far").mkdir()
+    (live.folder / "far" / "real.wav").write_bytes(b"old")
+    (live.folder / "link.wav").symlink_to("far/real.wav")
+    assert live.run("speak", "Hello.", "-o", "link.wav", "-q") == (0, b"", "")
+    assert (live.folder / "link.wav").readlink() == Path("far/real.wav")
+    assert seconds_of(live.folder / "far" / "real.wav") > 0.1
+    assert [path.name for path in (live.folder / "far").iterdir()] == ["real.wav"]
+
+
+@pytest.mark.parametrize("name", ["pipe", "link"])
+def test_a_fifo_is_written_to_and_stays(name, live):
+    pipe = live.folder / "pipe"
+    os.mkfifo(pipe)
+    (live.folder / "link").symlink_to("pipe")
+    speaking = live.start("speak", "Hello.", "-o", name, "-q")
+    sound = pipe.read_bytes()
+    assert speaking.wait(60) == 0
+    assert (sound[:4], pipe.is_fifo(), (live.folder / "link").is_symlink()) == (b"RIFF", True, True)
+    with wave.open(io.BytesIO(sound)) as whole:
+        assert whole.getnframes() > 1000
+
+
+def test_a_fifo_whose_reader_went_away_is_an_error(live):
+    pipe = live.folder / "pipe"
+    os.mkfifo(pipe)
+    # Longer than a pipe holds.
+    speaking = live.start("speak", "This takes more than a second to say. " * 5, "-o", "pipe", "-q")
+    with pipe.open("rb") as reader:
+        assert reader.read(4) == b"RIFF"
+    _, err = speaking.communicate(timeout=60)
+    assert (speaking.returncode, err) == (2, b"inclavate: pipe: its reader went away\n")
+
+
+def test_stdout_under_its_other_name_gets_the_sound_alone_and_keeps_what_was_there(live):
+    whole = live.folder / "all.bin"
+    with whole.open("ab") as file:
+        file.write(b"before")
+        file.flush()
+        speaking = live.start("speak", "Hello.", "-o", "/dev/fd/1", stdout=file)
+        assert speaking.wait(60) == 0
+    assert whole.read_bytes()[:10] == b"beforeRIFF"
+    with wave.open(io.BytesIO(whole.read_bytes()[6:])) as sound:
+        assert sound.getnframes() * 2 == len(whole.read_bytes()) - 6 - 44
+
+
+def test_a_text_that_begins_with_a_dash_is_spoken_after_two(live):
+    assert live.run("speak", "-q", "-o", "said.wav", "--", "-hello") == (0, b"", "")
+    assert seconds_of(live.folder / "said.wav") > 0.1
+
+
+def test_sound_is_read_from_stdin_and_from_pipes(live):
+    assert live.run("speak", "Good morning.", "-o", "said.wav", "-q") == (0, b"", "")
+    sound = (live.folder / "said.wav").read_bytes()
+    os.mkfifo(live.folder / "pipe")
+    for source in ("-", "/dev/stdin"):
+        code, out, err = live.run("transcribe", source, "-q", stdin=sound)
+        assert (code, err, b"good morning" in out.lower()) == (0, "", True)
+    hearing = live.start("transcribe", "pipe", "-q")
+    (live.folder / "pipe").write_bytes(sound)
+    out, _ = hearing.communicate(timeout=60)
+    assert (hearing.returncode, b"good morning" in out.lower()) == (0, True)
+    with (live.folder / "said.wav").open("rb") as file:
+        hearing = live.start("transcribe", "-", "-q", stdin=file)
+        assert b"good morning" in hearing.communicate(timeout=60)[0].lower()
+
+
+def test_an_empty_pipe_is_told(live):
+    assert live.run("transcribe", "-", stdin=b"") == (2, b"", "inclavate: stdin is empty\n")
+
+
+def test_what_is_wrong_with_a_sound_file_is_told_by_its_name(live, client):
+    (live.folder / "t.txt").write_text("Only letters.")
+    code, out, err = live.run("transcribe", "t.txt")
+    assert (code, out) == (3, b"")
+    assert err.startswith("inclavate: t.txt: whisper-tiny.en cannot read ")
+    assert not re.search(r"[0-9a-f]{8}-[0-9a-f]{4}", err)
+    code, _, err = live.run("transcribe", "-", stdin=b"Only letters.")
+    assert (code, err.startswith("inclavate: stdin: ")) == (3, True)
+
+
 def test_a_refusal_ends_with_3_and_the_servers_sentence(live):
     for words in (["speak", "  "], ["speak", "Hello.", "--voice", "nobody"], ["speak", "Hello.", "--model", "nobody"]):
         code, out, err = live.run(*words)
@@ -299,6 +518,7 @@ def test_a_job_that_fails_ends_with_1_and_leaves_no_upload(live, client):
     (live.folder / "broken.wav").write_bytes(b"RIFF\x24\0\0\0WAVEbroken")
     code, out, err = live.run("transcribe", "broken.wav")
     assert (code, out) == (1, b"")
+    assert err.splitlines()[-1].startswith("inclavate: broken.wav: Job ")
     assert "failed (" in err.splitlines()[-1]
     with pytest.raises(Refused, match="no artifact"):
         client.artifact(client.jobs(limit=1).jobs[0].input_artifacts[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from inclavate.client import (
     NoModel,
     Refused,
     Unreachable,
+    files,
 )
 from inclavate.client.streams import EventParser, ServerEvent
 from tests.network import Call, Seen, serving
@@ -327,7 +329,18 @@ def test_every_fault_of_a_network_is_a_client_error(fault, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "url", ["", "localhost:8001", "ftp://x", "http://", "http://a:b", "http://[::1", "http://x:99999"]
+    "url",
+    [
+        "",
+        "localhost:8001",
+        "ftp://x",
+        "http://",
+        "http://a:b",
+        "http://[::1",
+        "http://x:99999",
+        "http://a\nb",
+        "http://\udcff",
+    ],
 )
 def test_an_address_that_is_none_is_said_so(url):
     with pytest.raises(Unreachable, match="no address"):
@@ -353,6 +366,27 @@ def test_the_key_is_sent_as_a_bearer():
     with talking(lambda call: call.answer(200, job()), api_key="secret") as (client, calls, _):
         client.job(ID)
         assert calls[0].headers["Authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize("key", ["clé", "se\ncret", "se\x7fcret", "se\udcffcret"])
+def test_a_key_that_cannot_be_sent_is_refused_without_being_shown(key):
+    with pytest.raises(ClientError, match=r"The API key may hold printable ASCII") as caught:
+        Client("http://127.0.0.1:1", key)
+    assert "se" not in str(caught.value).replace("others", "")
+
+
+def test_text_that_cannot_be_sent_is_a_client_error_and_is_not_tried(clip, tmp_path):
+    with talking(lambda call: call.answer(200, {})) as (client, calls, _):
+        for act in (
+            lambda: client.submit("m", "audio", {"text": "\udcff"}),
+            lambda: client.upload(clip, "audio/é"),
+            lambda: client.transcribe(clip, "m", idempotency_key="a\nb"),
+            lambda: client.speech("Hello.", tmp_path / "a.wav", model="m", idempotency_key="é"),
+            lambda: client.job("\udcff"),
+        ):
+            with pytest.raises(ClientError):
+                act()
+        assert calls == []
 
 
 # Shapes
@@ -470,6 +504,77 @@ def test_a_pipe_is_uploaded_in_chunks():
     with talking(lambda call: call.answer(201, {"id": ID})) as (client, calls, _):
         client.upload(Pipe())
         assert calls[0].body == b"abcdef"
+
+
+def test_a_pipe_is_sent_again_whole_where_nothing_was_kept(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    headers = {"x_dppan_job_id": "j"}
+
+    def busy_once(call):
+        call.answer(503, {"error": "Busy."}) if call.number % 2 == 0 else call.answer(
+            201, {"id": ID, "text": "Hello."}, **headers
+        )
+
+    for act in (lambda client: client.upload(pipe), lambda client: client.transcribe(pipe, "whisper-tiny.en")):
+        writer = threading.Thread(target=pipe.write_bytes, args=[SOUND])
+        writer.start()
+        with talking(busy_once) as (client, calls, _):
+            act(client)
+            assert [SOUND in call.body for call in calls] == [True, True]
+        writer.join()
+
+
+def test_a_device_without_an_end_does_not_fill_the_disk(monkeypatch):
+    monkeypatch.setattr(files, "MAX_SPOOLED_BYTES", 10**6)
+    # The process's own descriptor, so that no path of a device is touched.
+    read, write = os.pipe()
+    feeder = subprocess.Popen(["yes"], stdout=write)
+    os.close(write)
+    with (
+        os.fdopen(read, "rb") as endless,
+        pytest.raises(OSError, match="more than 1,000,000 bytes"),
+        files.rewindable(endless),
+    ):
+        pass
+    feeder.wait(10)
+
+
+@pytest.mark.parametrize("path", ["", "a.wav/", "a/.", "..", "a\0b", "absent/a.wav", "a" * 256])
+def test_a_place_where_nothing_can_be_written_is_an_os_error_before_any_request(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with talking(lambda call: call.answer(200, SOUND)) as (client, calls, _):
+        with pytest.raises(OSError) as caught:
+            client.download(ID, path)
+        assert (caught.value.filename, calls) == (path, [])
+        with pytest.raises(OSError):
+            files.check_target(path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_device_is_an_error_with_its_name(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: pipe.open("rb").close())
+    reader.start()
+    with talking(lambda call: call.answer(200, SOUND)) as (client, _, _), pytest.raises(BrokenPipeError) as caught:
+        client.download(ID, pipe)
+    reader.join()
+    assert (caught.value.filename, pipe.is_fifo()) == (str(pipe), True)
+
+
+def test_a_chain_of_links_is_followed_and_a_loop_is_an_error(tmp_path):
+    (tmp_path / "far").mkdir()
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to(tmp_path / "far" / "new.wav")
+    (tmp_path / "loop").symlink_to("loop")
+    with talking(lambda call: call.answer(200, SOUND)) as (client, calls, _):
+        client.download(ID, tmp_path / "one")
+        assert (tmp_path / "far" / "new.wav").read_bytes() == SOUND
+        assert (tmp_path / "one").is_symlink()
+        with pytest.raises(OSError, match="symbolic links"):
+            client.download(ID, tmp_path / "loop")
+        assert len(calls) == 1
 
 
 def test_an_upload_is_sent_again_only_where_nothing_was_kept(tmp_path):

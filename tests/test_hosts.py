@@ -396,6 +396,14 @@ def memory_limit(pid: int, limit_bytes: int) -> Iterator[None]:
     group.rmdir()
 
 
+def test_an_engine_is_told_not_to_phone_home(hosts: Hosts, tmp_path: Path) -> None:
+    with hosts.session("test-crasher") as host:
+        start(host, tmp_path / "work", {"how": "environment"})
+        (path, *_) = outputs(list(events(host)))
+    told = json.loads(path.path.read_text())
+    assert (told["ORT_DISABLE_TELEMETRY"], told["HF_HUB_OFFLINE"], told["DO_NOT_TRACK"]) == ("1", "1", "1")
+
+
 def test_an_engine_that_the_system_kills_for_want_of_memory_fails_by_that_name(hosts: Hosts, tmp_path: Path) -> None:
     with hosts.session("test-crasher") as host, memory_limit(host.pid, 200 * 2**20):
         start(host, tmp_path / "work", {"how": "hog"})

@@ -148,7 +148,7 @@ def test_a_replay_is_answered_when_nobody_offers_the_model_any_more(alice: Owner
 @pytest.mark.parametrize(
     ("params", "sentence"),
     [
-        ({}, "text: It must be text, and not blank"),
+        ({}, "text: It is required"),
         ({"text": " \n"}, "text: It must be text, and not blank"),
         ({"text": 5}, "text: It must be a string, not 5"),
         ({"text": "x" * 51}, "text: It may have at most 50 characters; 51 came"),

@@ -113,13 +113,14 @@ def test_lists_page_by_offset_and_after_and_clamp_the_limit(platform: Platform, 
     [by_offset] = http.get("/v1/generations?limit=1&offset=2").json()["generations"]
     [after] = http.get(f"/v1/generations?limit=1&after={last}").json()["generations"]
     assert after["id"] == by_offset["id"]
-    assert http.get("/v1/generations?limit=99999").status_code == 200
+    assert http.get("/v1/generations?limit=99999999999999999999&offset=99999999999999999999").status_code == 200
 
 
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
         ("limit=0", "limit must be at least 1, not 0."),
+        ("offset=-99999999999999999999", "offset must be at least 0, not -99999999999999999999."),
         ("limit=ten", "limit must be a whole number, not 'ten'."),
         ("offset=-1", "offset must be at least 0, not -1."),
         ("after=x", "after: 'x' is no id; ids are lower-case UUIDs."),
@@ -169,8 +170,21 @@ BAD_REQUESTS = [
     (TONE | {"model": "nobody"}, 422, "No generator 'nobody'"),
     (TONE | {"colour": "red"}, 400, "colour is no field of this request."),
     (TONE | {"params": "text"}, 400, "params: "),
-    (TONE | {"params": {"text": ""}}, 400, "params.text: It must be text, and not blank."),
-    (TONE | {"params": {"text": "   \n"}}, 400, "params.text: It must be text, and not blank."),
+    (TONE | {"params": {"text": ""}}, 400, 'params.text: It must be text, and not blank; "" came.'),
+    (
+        TONE | {"params": {"text": "...!"}},
+        400,
+        'text: It has nothing to speak: no letter, digit or symbol in "...!".',
+    ),
+    (TONE | {"params": {"text": "\u200b\u200b"}}, 400, "params.text: It has nothing to speak"),
+    (TONE | {"params": {}}, 400, "params.text: It is required."),
+    (TONE | {"params": {"text": "a\0b"}}, 400, "params.text: text may hold neither NUL nor half of a surrogate pair."),
+    (TONE | {"seed": True}, 400, "seed: Input should be a valid integer; true came."),
+    (TONE | {"idempotency_key": "a\nb"}, 400, "printable characters; some of those that came are not."),
+    (TONE | {"metadata": {"a b": "c"}}, 400, "metadata"),
+    (TONE | {"metadata": {str(n): "c" for n in range(17)}}, 400, "metadata"),
+    (TONE | {"webhook_url": "ftp://example.org"}, 400, "webhook_url"),
+    (TONE | {"params": {"text": "   \n"}}, 400, "params.text: It must be text, and not blank; "),
     (TONE | {"params": {"text": 7}}, 400, "params.text: It must be a string, not 7."),
     (TONE | {"params": {"text": "x" * 1_000_001}}, 400, "at most 1,000,000 characters; 1,000,001 came."),
     (TONE | {"params": {"text": "a", "voice": "ann"}}, 400, "'ann' is no voice of test-tone; it has low, high."),
@@ -214,6 +228,7 @@ def test_a_bad_request_says_what_is_wrong_and_leaves_nothing(
         (b"[" * 100_000, "application/json", 400),
         (b'{"a":' * 100 + b"1" + b"}" * 100, "application/json", 400),
         (b"\xff\xfe", "application/json", 400),
+        (b"  ", "application/json", 400),
         (b"{}", "text/plain", 415),
         (b"model=a", "application/x-www-form-urlencoded", 415),
     ],
@@ -275,6 +290,8 @@ def test_ids_below_a_resource_are_checked_too(http: httpx.Client, path: str) -> 
         ("PUT", "/v1/generations", {"GET", "POST", "HEAD", "OPTIONS"}),
         ("POST", f"/v1/generations/{MISSING}", {"GET", "DELETE", "HEAD"}),
         ("PUT", f"/v1/artifacts/{MISSING}", {"GET", "DELETE", "HEAD"}),
+        ("PUT", "/v1/artifacts", {"GET", "POST", "HEAD"}),
+        ("POST", "/static/site.css", {"GET", "HEAD"}),
         ("GET", "/v1/audio/speech", {"POST"}),
         ("POST", "/v1/models", {"GET", "HEAD", "OPTIONS"}),
         ("POST", "/health", {"GET", "HEAD"}),
@@ -285,10 +302,13 @@ def test_another_method_is_405_in_the_envelope(http: httpx.Client, method: str, 
     answer = http.request(method, path)
     assert (answer.status_code, "error" in answer.json()) == (405, True)
     assert set(answer.headers["allow"].split(", ")) == allowed
+    assert f"{method} is no method of {path}" in str(answer.json()["error"])
 
 
 def test_an_unknown_path_is_a_404_in_the_envelope_of_its_face(http: httpx.Client) -> None:
-    assert http.get("/v1/nothing").json()["code"] == "not_found"
+    for path in ("/v1/nothing", "/static/nothing.css", "/a%0ab", "/health/"):
+        answer = http.get(path)
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
     assert http.get("/v1/audio/nothing").json()["error"]["type"] == "invalid_request_error"
 
 
@@ -298,6 +318,47 @@ def test_another_host_or_origin_is_refused(http: httpx.Client, headers: dict[str
         request.headers.update(headers)
         answer = http.send(request)
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("Host: [::1", 403),
+        ("Host: [zz]", 403),
+        ("Host: x@127.0.0.1", 403),
+        ("Host: localhost\r\nOrigin: http://[x", 403),
+        ("Host: localhost\r\nHost: localhost", 400),
+        ("Host: [::1]:80", 200),
+        ("Host: LOCALHOST:1", 200),
+    ],
+)
+def test_an_odd_head_is_answered_in_the_envelope(platform: Platform, head: str, status: int) -> None:
+    answer = raw(platform, f"GET /health HTTP/1.1\r\n{head}\r\nConnection: close\r\n\r\n")
+    assert answer.startswith(f"HTTP/1.1 {status} ")
+    assert "x-request-id: " in answer
+    assert status == 200 or '"code":' in answer
+
+
+@pytest.mark.parametrize("path", ["/v1/generations", "/v1/audio/speech", "/v1/audio/transcriptions", "/v1/artifacts"])
+def test_a_body_announced_over_the_limit_is_refused_before_it_comes(platform: Platform, path: str) -> None:
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000000\r\n"
+    kind = "multipart/form-data; boundary=b" if path.endswith("transcriptions") else "application/json"
+    assert raw(platform, f"{head}Content-Type: {kind}\r\n\r\n").startswith("HTTP/1.1 413 ")
+
+
+def test_a_path_cannot_forge_a_line_of_the_log(platform: Platform, http: httpx.Client) -> None:
+    http.get("/v1/models/x%0a2026-11-30%20ERROR%20forged%1b[31m")
+    log = until(lambda: text if "ERROR forged" in (text := platform.log.read_text("utf-8")) else None)
+    [line] = [line for line in log.splitlines() if "ERROR forged" in line]
+    assert "inclavate.access GET /v1/models/x\\n2026-11-30 ERROR forged\\x1b[31m 404" in line
+
+
+def raw(platform: Platform, request: str) -> str:
+    """What the server answers to these bytes."""
+    host, port = platform.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(request.encode())
+        return connection.recv(65536).decode()
 
 
 def test_the_servers_own_page_is_let_in(platform: Platform, http: httpx.Client) -> None:
@@ -418,6 +479,8 @@ def test_only_inert_types_are_served_as_themselves(http: httpx.Client, media_typ
         ("bytes=0-99", 206, b"0123456789", "bytes 0-9/10"),
         ("bytes=9-9", 206, b"9", "bytes 9-9/10"),
         ("bytes=10-", 416, None, "bytes */10"),
+        (f"bytes={'9' * 5000}-", 416, None, "bytes */10"),
+        (f"bytes=8-{'9' * 5000}", 206, b"89", "bytes 8-9/10"),
         ("bytes=-5", 416, None, "bytes */10"),
         ("bytes=0-1,3-4", 416, None, "bytes */10"),
         ("lines=1-2", 200, b"0123456789", None),
@@ -432,6 +495,9 @@ def test_ranges(http: httpx.Client, header: str, status: int, content: bytes | N
     assert content is None or answer.content == content
 
 
+FUTURE = "Fri, 01 Jan 2100 00:00:00 GMT"
+
+
 def test_conditions_and_head(http: httpx.Client) -> None:
     path = f"/v1/artifacts/{uploaded(http)['id']}"
     head = http.head(path)
@@ -439,7 +505,7 @@ def test_conditions_and_head(http: httpx.Client) -> None:
     etag, modified = head.headers["etag"], head.headers["last-modified"]
     assert http.get(path, headers={"If-None-Match": etag}).status_code == 304
     assert http.get(path, headers={"If-None-Match": '"other"'}).status_code == 200
-    for condition, status in ((etag, 206), ('"other"', 200), (modified, 206), ("nonsense", 200)):
+    for condition, status in ((etag, 206), ('"other"', 200), (modified, 206), ("nonsense", 200), (FUTURE, 200)):
         answer = http.get(path, headers={"Range": "bytes=0-1", "If-Range": condition})
         assert answer.status_code == status
 
@@ -473,6 +539,8 @@ def test_the_listing_splits_by_origin_and_an_unknown_kind_is_both(platform: Plat
     [
         (b"", {}, 400),
         (b"x", {"Content-Type": "no type"}, 400),
+        (b"x", {"Content-Type": f"audio/wav; {'a' * 300}"}, 400),
+        (b"x", {"Content-Encoding": "gzip"}, 415),
     ],
 )
 def test_a_refused_upload_leaves_nothing(

@@ -108,7 +108,7 @@ def test_the_upload_goes_with_its_job_and_the_transcript_stays(http: httpx.Clien
 @pytest.mark.parametrize(
     ("changes", "error", "sentence"),
     [
-        ({"input": ""}, openai.BadRequestError, "input: It must be text, and not blank."),
+        ({"input": ""}, openai.BadRequestError, "input: It must be text, and not blank"),
         ({"input": "x" * 1_000_001}, openai.BadRequestError, "at most 1,000,000 characters; 1,000,001 came."),
         ({"voice": "alloy"}, openai.BadRequestError, "'alloy' is no voice of piper-joe; it has joe."),
         ({"response_format": "mp3"}, openai.BadRequestError, "response_format: 'mp3' is not one of wav."),
@@ -163,6 +163,12 @@ WAV = wav_file(0)
             400,
             "response_format must be json or text, not 'srt'",
         ),
+        (
+            ("a.wav", WAV, "audio/wav"),
+            {"model": "whisper-tiny.en", "stream": "true"},
+            400,
+            "stream: transcripts are not streamed here",
+        ),
         (("a.wav", WAV, "audio/wav"), {"model": "whisper-tiny.en", "language": "de"}, 400, "'de' is not one of en."),
     ],
 )
@@ -193,6 +199,7 @@ def test_a_clip_over_64_mib_is_a_413(platform: Platform, http: httpx.Client) -> 
         "/v1/audio/transcriptions", files={"file": ("a.wav", big, "audio/wav")}, data={"model": "whisper-tiny.en"}
     )
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "payload_too_large")
+    assert answer.json()["error"]["param"] == "file"
     assert platform.counts() == before
 
 

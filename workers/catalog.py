@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -57,6 +57,15 @@ def load_catalog(path: Path) -> Catalog:
         raise CatalogError(f"{path}: 'models' must be a table.")
     entries = (_entry(path, model, table) for model, table in models.items())
     return Catalog({entry.model: entry for entry in entries if entry is not None})
+
+
+def choose(catalog: Catalog, wanted: Sequence[str]) -> list[Entry]:
+    """The models of these names; all, where none is named. Raises `CatalogError` naming what there is."""
+    for model in wanted:
+        if model not in catalog.models:
+            known = ", ".join(catalog.models) or "none"
+            raise CatalogError(f"there is no model {model!r} (INCLAVATE_WORKER_MODELS, --model); there are: {known}.")
+    return [catalog.models[model] for model in wanted or catalog.models]
 
 
 def load_engine(engine: str) -> type[Generator]:

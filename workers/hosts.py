@@ -317,7 +317,8 @@ class Hosts:
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """What an engine needs of its worker's environment: no secret, no address, nothing that downloads."""
     kept = {k: v for k, v in environment.items() if k in _KEPT_VARIABLES or k.startswith(_KEPT_PREFIXES)}
-    return kept | {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    silent = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "ORT_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
+    return kept | silent | {"PYTHONUNBUFFERED": "1"}
 
 
 def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], Connection]:

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from typing import IO, Any, TypeVar
-from urllib.parse import urlsplit
 
 import pydantic
 from django.conf import settings
@@ -28,6 +27,7 @@ from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.parsers import JSONParser
 from rest_framework.request import Request as DrfRequest
 from rest_framework.response import Response as DrfResponse
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
@@ -71,14 +71,30 @@ def request_id(offered: str | None) -> str:
     return offered if offered and _REQUEST_ID.fullmatch(offered) else str(uuid.uuid4())
 
 
+def check_head(headers: Headers) -> None:
+    """What comes before anything else. Raises `Forbidden`, `InvalidRequest`, `UnsupportedBody`."""
+    hosts = headers.getlist("host")
+    if len(hosts) != 1:
+        raise errors.InvalidRequest(f"A request has one Host header; {len(hosts)} came.", param="Host")
+    check_host(hosts[0], headers.get("origin"))
+    encoding = headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        raise errors.UnsupportedBody(f"Send the body as it is, not {encoding[:40]}-encoded.", param="Content-Encoding")
+
+
 def check_host(host: str, origin: str | None) -> None:
     """Refuse a name or a page that is not ours: DNS rebinding and other sites' scripts. Raises `Forbidden`."""
-    name = urlsplit(f"//{host}").hostname or ""
     allowed = {h.strip("[]").lower() for h in settings.ALLOWED_HOSTS}
-    if name not in allowed and "*" not in allowed:
+    if _hostname(host) not in allowed and "*" not in allowed:
         raise errors.Forbidden(f"The host {host!r} is not one that this server answers to (INCLAVATE_ALLOWED_HOSTS).")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+    if origin is not None and origin.partition("://")[2].lower() != host.lower():
         raise errors.Forbidden(f"The origin {origin!r} is not this server's own.")
+
+
+def _hostname(host: str) -> str | None:
+    """The name in a Host header; None where it is no plain name or address with a port."""
+    match = re.fullmatch(r"\[([0-9a-f:.]+)\](:[0-9]{1,5})?|([^\[\]:@/\s]+)(:[0-9]{1,5})?", host.lower())
+    return match and (match[1] or match[3])
 
 
 def parse_id(text: str, name: str = "id") -> uuid.UUID:
@@ -88,17 +104,17 @@ def parse_id(text: str, name: str = "id") -> uuid.UUID:
     return uuid.UUID(text)
 
 
-def parse_count(query: Mapping[str, str], name: str, default: int, low: int, high: int | None = None) -> int:
+def parse_count(query: Mapping[str, str], name: str, default: int, low: int, high: int = 2**62) -> int:
     """A whole number of the query; clamped to `high`, refused below `low`."""
     text = query.get(name)
     if text is None:
         return default
-    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+    if not re.fullmatch(r"-?[0-9]{1,100}", text):
         raise errors.InvalidRequest(f"{name} must be a whole number, not {text[:40]!r}.", param=name)
     value = int(text)
     if value < low:
         raise errors.InvalidRequest(f"{name} must be at least {low}, not {value}.", param=name)
-    return value if high is None else min(value, high)
+    return min(value, high)
 
 
 def idempotency_key(in_header: str | None, in_body: str | None = None) -> str | None:
@@ -109,8 +125,9 @@ def idempotency_key(in_header: str | None, in_body: str | None = None) -> str | 
         )
     key = in_body if in_header is None else in_header
     if key is not None and not (1 <= len(key) <= 255 and key.isprintable()):
+        came = f"{len(key)} came" if key.isprintable() else "some of those that came are not"
         raise errors.InvalidRequest(
-            f"idempotency_key must be 1 to 255 printable characters; {len(key)} came.", param="idempotency_key"
+            f"idempotency_key must be 1 to 255 printable characters; {came}.", param="idempotency_key"
         )
     return key
 
@@ -120,13 +137,15 @@ def idempotency_key(in_header: str | None, in_body: str | None = None) -> str | 
 
 def parse_json(body: bytes) -> dict[str, Any]:
     """A JSON object whose every string and number the database can hold. Raises `InvalidRequest`."""
+    if not body.strip():
+        raise errors.InvalidRequest("The body is not JSON: it is empty.", param="body")
     try:
         value = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise errors.InvalidRequest(f"The body is not JSON: {error}.", param="body") from None
     if not isinstance(value, dict):
         raise errors.InvalidRequest(f"The body must be a JSON object, not {type(value).__name__}.", param="body")
-    _check_values(value, "body", 0)
+    _check_values(value, "", 0)
     return value
 
 
@@ -146,8 +165,8 @@ def _check_values(value: Any, where: str, depth: int) -> None:
             raise errors.InvalidRequest(f"{where}: a whole number is out of range (64 bits).", param=where)
         case dict():
             for key, item in value.items():
-                _check_text(key, where)
-                _check_values(item, key, depth + 1)
+                _check_text(key, where or "body")
+                _check_values(item, f"{where}.{key}" if where else key, depth + 1)
         case list():
             for item in value:
                 _check_values(item, where, depth + 1)
@@ -175,19 +194,29 @@ def _sentence(name: str, problem: Any) -> str:
         case "extra_forbidden":
             return f"{name} is no field of this request."
         case _:
-            came = repr(problem["input"])
+            came = json.dumps(problem["input"], ensure_ascii=False, default=repr)
             return f"{name}: {problem['msg']}; {came if len(came) <= 60 else came[:57] + '…'} came."
 
 
 async def read_body(request: Request) -> bytes:
     """The body, in memory and capped. Raises `PayloadTooLarge`."""
     limit = settings.MAX_BODY_BYTES
+    check_announced(request, limit)
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > limit:
             raise errors.PayloadTooLarge(f"The body may have at most {limit:,} bytes; more came.", param="body")
     return bytes(body)
+
+
+def check_announced(request: Request, limit: int) -> None:
+    """Refuse at once what says itself that it is too large. Raises `PayloadTooLarge`."""
+    text = request.headers.get("content-length", "")
+    if text.isdecimal() and (len(text) > 18 or int(text) > limit):
+        raise errors.PayloadTooLarge(
+            f"The body may have at most {limit:,} bytes; {text[:30]} were announced.", param="body"
+        )
 
 
 async def read_json(request: Request) -> dict[str, Any]:
@@ -213,8 +242,6 @@ def as_ours(error: BaseException) -> errors.InclavateError:
             return error
         case ClientDisconnect():
             return errors.InvalidRequest("The client closed the connection before its request was whole.")
-        case drf.MethodNotAllowed():
-            return errors.MethodNotAllowed(str(error.detail))
         case drf.APIException() if error.status_code < 500:
             return errors.InvalidRequest(str(error.detail))
         case OperationalError():
@@ -251,6 +278,10 @@ def error_headers(error: errors.InclavateError) -> dict[str, str]:
     if isinstance(error, errors.Unauthenticated):
         headers["WWW-Authenticate"] = "Bearer"
     return headers
+
+
+def method_not_allowed(method: str, path: str, allow: str) -> errors.MethodNotAllowed:
+    return errors.MethodNotAllowed(f"{method} is no method of {path[:200]}; {allow} are.")
 
 
 def error_response(error: BaseException, path: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -303,12 +334,19 @@ class StrictJSONParser(JSONParser):
 def answer_exception(error: Exception, context: Mapping[str, Any]) -> DrfResponse:
     """DRF's EXCEPTION_HANDLER."""
     ours = as_ours(error)
+    if isinstance(error, drf.MethodNotAllowed):
+        request, allowed = context["request"], context["view"].allowed_methods
+        ours = method_not_allowed(request.method, request.path, ", ".join(allowed))
     return DrfResponse(envelope(ours, context["request"].path), ours.status, headers=error_headers(ours))
+
+
+def nothing_at(path: str) -> errors.NotFound:
+    return errors.NotFound(f"There is nothing at {path[:200]}.")
 
 
 def not_found(request: HttpRequest, exception: Exception | None = None) -> JsonResponse:
     """Django's handler404."""
-    error = errors.NotFound(f"There is nothing at {request.path[:200]}.")
+    error = nothing_at(request.path)
     return JsonResponse(envelope(error, request.path), status=404)
 
 

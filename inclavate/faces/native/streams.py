@@ -23,6 +23,7 @@ _PING_SECONDS = 15.0
 _CANCEL_WAIT_SECONDS = 2.0
 _MAX_WAIT_SECONDS = 60
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}(\s*;[\x20-\x7e]*)?", re.ASCII)
+_MAX_MEDIA_TYPE = 255
 _INERT = re.compile(r"(audio|video)/[\w.+-]+|image/(png|jpeg|webp|gif|bmp|tiff|avif)|text/plain", re.ASCII)
 _RANGE = re.compile(r"\s*([0-9]*)\s*-\s*([0-9]*)\s*", re.ASCII)
 
@@ -77,8 +78,10 @@ async def _events(job: Job) -> AsyncIterator[bytes]:
 @endpoint
 async def upload(request: Request, owner: Owner) -> Response:
     media_type = request.headers.get("content-type") or "application/octet-stream"
-    if not _MEDIA_TYPE.fullmatch(media_type):
-        raise errors.InvalidRequest("Content-Type is no media type.", param="Content-Type")
+    if len(media_type) > _MAX_MEDIA_TYPE or not _MEDIA_TYPE.fullmatch(media_type):
+        raise errors.InvalidRequest(
+            f"Content-Type must be a media type of at most {_MAX_MEDIA_TYPE} characters.", param="Content-Type"
+        )
     incoming = Upload(owner, media_type, settings.MAX_UPLOAD_BYTES)
     async with incoming:
         await incoming.begin(_announced_bytes(request))
@@ -150,19 +153,24 @@ def _range(request: Request, artifact: Artifact, headers: dict[str, str]) -> tup
     if "," in spec or re.fullmatch(r"\s*-\s*[0-9]+\s*", spec):
         raise errors.RangeNotSatisfiable("Only a single range with a start is served.", size=artifact.size)
     match = _RANGE.fullmatch(spec)
-    if not match or not match[1] or (match[2] and int(match[2]) < int(match[1])):
+    if not match or not match[1] or (match[2] and _position(match[2]) < _position(match[1])):
         raise errors.InvalidRequest(f"Range: {text[:80]!r} is no range; write bytes=START-END.", param="Range")
-    start = int(match[1])
+    start = _position(match[1])
     if start >= artifact.size:
         raise errors.RangeNotSatisfiable(f"The object ends before byte {start}.", size=artifact.size)
-    return start, min(int(match[2]) + 1, artifact.size) if match[2] else artifact.size
+    return start, min(_position(match[2]) + 1, artifact.size) if match[2] else artifact.size
+
+
+def _position(digits: str) -> int:
+    """However many digits: beyond twenty it is past the end of anything."""
+    return int(digits.lstrip("0")[:20] or "0")
 
 
 def _if_range(condition: str | None, artifact: Artifact, headers: dict[str, str]) -> bool:
     if condition is None or condition == headers["ETag"]:
         return True
     try:
-        return artifact.created_at.replace(microsecond=0) <= parsedate_to_datetime(condition)
+        return artifact.created_at.replace(microsecond=0) == parsedate_to_datetime(condition)
     except (ValueError, TypeError):
         return False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 
 from django.conf import settings
 from django.http import HttpRequest, JsonResponse
@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from inclavate import artifacts, fleet, jobs
-from inclavate.faces.boundary import parse_count, parse_id, validate
+from inclavate.faces.boundary import check_json_type, parse_count, parse_id, parse_json, validate
 from inclavate.faces.native import shapes
 from inclavate.models import Owner
 
@@ -57,7 +57,9 @@ class Generations(APIView):
         return Response(shapes.jobs_json(jobs.page(_owner(request), **_window(request), only=only)))
 
     def post(self, request: Request) -> Response:
-        asked = validate(shapes.GenerationRequest, cast(dict[str, Any], request.data))
+        # Not `request.data`: DRF takes an empty body for an empty object.
+        check_json_type(request.content_type)
+        asked = validate(shapes.GenerationRequest, parse_json(request.body))
         submission = asked.submission(request.headers.get("Idempotency-Key"))
         job, _ = jobs.submit(_owner(request), submission)
         return Response(shapes.job_json(job), status=200 if job.is_terminal else 202)

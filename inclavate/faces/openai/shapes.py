@@ -61,6 +61,7 @@ class TranscriptionRequest(BaseModel):
     response_format: str = "json"
     language: str | None = None
     prompt: str | None = None
+    stream: str | None = None
 
     def check_format(self) -> None:
         if self.response_format not in ("json", "text"):
@@ -69,6 +70,8 @@ class TranscriptionRequest(BaseModel):
                 "there are no timestamps to fill another with.",
                 param="response_format",
             )
+        if (self.stream or "false").lower() not in ("false", "0"):
+            raise errors.InvalidRequest("stream: transcripts are not streamed here; leave it out.", param="stream")
 
     def submission(self, clip: Artifact, key_header: str | None) -> jobs.Submission:
         return jobs.Submission(

@@ -13,13 +13,15 @@ from starlette.routing import Route
 
 from inclavate import artifacts, errors, fleet, jobs
 from inclavate.faces import watch
-from inclavate.faces.boundary import endpoint, error_response, in_pool, read_json, validate
+from inclavate.faces.boundary import check_announced, endpoint, error_response, in_pool, read_json, validate
 from inclavate.faces.openai import shapes
 from inclavate.faces.openai.forms import FilePart, FormReader
 from inclavate.faces.transfers import Upload, iterate
 from inclavate.generators import TRANSCRIBE
 from inclavate.models import Artifact, Job, Owner, State
 
+# What may surround the clip: the form's other fields and boundaries.
+_MAX_FORM_BYTES = 5 * 2**20
 _MAX_TRANSCRIPT_BYTES = 4 * 2**20
 
 
@@ -32,6 +34,8 @@ async def speech(request: Request, owner: Owner) -> Response:
     if refused is not None:
         return refused
     output = await in_pool(_output, owner, job)
+    if isinstance(output, errors.ArtifactGone):
+        return _refusal(request, job, output)
     chunks = await in_pool(artifacts.read, output)
     headers = _headers(job, output) | {"Content-Length": str(output.size)}
     return StreamingResponse(iterate(chunks), 200, headers, media_type=output.media_type)
@@ -53,6 +57,8 @@ async def transcribe(request: Request, owner: Owner) -> Response:
     if refused is not None:
         return refused
     output = await in_pool(_output, owner, job)
+    if isinstance(output, errors.ArtifactGone):
+        return _refusal(request, job, output)
     text = b"".join([chunk async for chunk in iterate(await in_pool(artifacts.read, output, 0, _MAX_TRANSCRIPT_BYTES))])
     if asked.response_format == "text":
         return Response(text, 200, _headers(job, output), media_type="text/plain")
@@ -65,7 +71,11 @@ async def _receive(request: Request, upload: Upload) -> tuple[shapes.Transcripti
     async def begin(part: FilePart) -> None:
         await upload.begin(filename=part.filename, is_transient=True)
 
-    form = await FormReader(request, begin, upload.write).read()
+    check_announced(request, settings.MAX_CLIP_BYTES + _MAX_FORM_BYTES)
+    try:
+        form = await FormReader(request, begin, upload.write).read()
+    except errors.PayloadTooLarge as error:
+        raise errors.PayloadTooLarge(f"file: {error.message}", param="file") from None
     if form.file is None:
         raise errors.InvalidRequest("file is required: the clip to transcribe.", param="file")
     if not upload.size:
@@ -116,7 +126,11 @@ async def _settle(request: Request, owner: Owner, job: Job, timeout: float) -> t
             await in_pool(_cancel, owner, job)
         if job.state == State.COMPLETED:
             return job, None
-        return job, error_response(_end(job, timeout), request.url.path, {"x-dppan-job-id": str(job.pk)})
+        return job, _refusal(request, job, _end(job, timeout))
+
+
+def _refusal(request: Request, job: Job, error: errors.InclavateError) -> Response:
+    return error_response(error, request.url.path, {"x-dppan-job-id": str(job.pk)})
 
 
 async def _disconnected(request: Request) -> None:
@@ -158,11 +172,11 @@ def _end(job: Job, timeout: float) -> errors.InclavateError:
             )
 
 
-def _output(owner: Owner, job: Job) -> Artifact:
+def _output(owner: Owner, job: Job) -> Artifact | errors.ArtifactGone:
     try:
         return artifacts.get(owner, jobs.first_output(job))
-    except errors.NotFound as error:
-        raise errors.ArtifactGone(f"The output of job {job.pk} was deleted.") from error
+    except errors.NotFound:
+        return errors.ArtifactGone(f"The output of job {job.pk} was deleted.")
 
 
 def _headers(job: Job, output: Artifact) -> dict[str, str]:

@@ -24,6 +24,7 @@ from django.db.migrations.executor import MigrationExecutor
 from inclavate import fleet
 from inclavate.settings import environment
 from inclavate.supervisor import Part, Supervisor
+from workers.catalog import CatalogError, choose, load_catalog
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Command(BaseCommand):
             own.flush()
             self._await_parts_of(predecessor, shared)
             _need_port()
+            _need_models()
             supervisor = Supervisor(pass_fds=[shared.fileno()])
             try:
                 self._keep_up(supervisor, predecessor, begun_at)
@@ -144,6 +146,14 @@ def _need_port() -> None:
         raise CommandError(
             f"Cannot listen on {address}: {reason}. INCLAVATE_PORT and INCLAVATE_HOST choose another."
         ) from error
+
+
+def _need_models() -> None:
+    """A worker that cannot offer what is asked of it would only be started again and again."""
+    try:
+        choose(load_catalog(settings.MODELS_FILE), settings.WORKER_MODELS)
+    except CatalogError as error:
+        raise CommandError(f"INCLAVATE_MODELS_FILE: {error}") from None
 
 
 def _migrate() -> None:
