@@ -159,6 +159,8 @@ class Delivery(models.Model):
         indexes = [
             # webhooks.claim: what is to be tried next
             models.Index(fields=["next_try_at"], condition=Q(state="pending"), name="delivery_due"),
+            # webhooks.prune: what ended long ago
+            models.Index(fields=["created_at"], condition=~Q(state="pending"), name="delivery_ended"),
         ]
 
 

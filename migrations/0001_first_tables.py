@@ -7,7 +7,6 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -16,227 +15,361 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Worker',
+            name="Worker",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=200, unique=True)),
-                ('host', models.CharField(max_length=255)),
-                ('pid', models.PositiveIntegerField()),
-                ('slots', models.PositiveSmallIntegerField()),
-                ('started_at', models.DateTimeField()),
-                ('seen_at', models.DateTimeField()),
-                ('stopped_at', models.DateTimeField(null=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=200, unique=True)),
+                ("host", models.CharField(max_length=255)),
+                ("pid", models.PositiveIntegerField()),
+                ("slots", models.PositiveSmallIntegerField()),
+                ("started_at", models.DateTimeField()),
+                ("seen_at", models.DateTimeField()),
+                ("stopped_at", models.DateTimeField(null=True)),
             ],
         ),
         migrations.CreateModel(
-            name='Owner',
+            name="Owner",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=150, unique=True)),
-                ('max_queued_jobs', models.PositiveIntegerField(null=True)),
-                ('max_running_jobs', models.PositiveIntegerField(null=True)),
-                ('max_bytes', models.PositiveBigIntegerField(null=True)),
-                ('max_objects', models.PositiveBigIntegerField(null=True)),
-                ('user', models.OneToOneField(null=True, on_delete=django.db.models.deletion.CASCADE, to=settings.AUTH_USER_MODEL)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=150, unique=True)),
+                ("max_queued_jobs", models.PositiveIntegerField(null=True)),
+                ("max_running_jobs", models.PositiveIntegerField(null=True)),
+                ("max_bytes", models.PositiveBigIntegerField(null=True)),
+                ("max_objects", models.PositiveBigIntegerField(null=True)),
+                (
+                    "user",
+                    models.OneToOneField(
+                        null=True, on_delete=django.db.models.deletion.CASCADE, to=settings.AUTH_USER_MODEL
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Job',
+            name="Job",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, primary_key=True, serialize=False)),
-                ('modality', models.CharField(max_length=16)),
-                ('model', models.CharField(max_length=200)),
-                ('queue', models.CharField(max_length=220)),
-                ('params', models.JSONField(default=dict)),
-                ('seed', models.BigIntegerField(null=True)),
-                ('priority', models.SmallIntegerField(default=0)),
-                ('input_artifacts', models.JSONField(default=list)),
-                ('output_artifacts', models.JSONField(default=list)),
-                ('state', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('completed', 'Completed'), ('failed', 'Failed'), ('cancelled', 'Cancelled'), ('expired', 'Expired')], default='queued', max_length=10)),
-                ('stage', models.CharField(max_length=60, null=True)),
-                ('fraction', models.FloatField(null=True)),
-                ('revision', models.PositiveIntegerField(default=1)),
-                ('fence', models.PositiveIntegerField(default=0)),
-                ('attempts', models.PositiveSmallIntegerField(default=0)),
-                ('worker', models.CharField(default='', max_length=200)),
-                ('lease_until', models.DateTimeField(null=True)),
-                ('cancel_requested', models.BooleanField(default=False)),
-                ('created_at', models.DateTimeField()),
-                ('started_at', models.DateTimeField(null=True)),
-                ('completed_at', models.DateTimeField(null=True)),
-                ('deadline_at', models.DateTimeField()),
-                ('error_code', models.CharField(max_length=40, null=True)),
-                ('error_message', models.TextField(null=True)),
-                ('notes', models.JSONField(default=list)),
-                ('request_digest', models.CharField(max_length=64)),
-                ('idempotency_key', models.CharField(max_length=255, null=True)),
-                ('owner', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='inclavate.owner')),
+                ("id", models.UUIDField(default=uuid.uuid4, primary_key=True, serialize=False)),
+                ("modality", models.CharField(max_length=16)),
+                ("model", models.CharField(max_length=200)),
+                ("queue", models.CharField(max_length=220)),
+                ("params", models.JSONField(default=dict)),
+                ("seed", models.BigIntegerField(null=True)),
+                ("priority", models.SmallIntegerField(default=0)),
+                ("input_artifacts", models.JSONField(default=list)),
+                ("output_artifacts", models.JSONField(default=list)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("queued", "Queued"),
+                            ("running", "Running"),
+                            ("completed", "Completed"),
+                            ("failed", "Failed"),
+                            ("cancelled", "Cancelled"),
+                            ("expired", "Expired"),
+                        ],
+                        default="queued",
+                        max_length=10,
+                    ),
+                ),
+                ("stage", models.CharField(max_length=60, null=True)),
+                ("fraction", models.FloatField(null=True)),
+                ("revision", models.PositiveIntegerField(default=1)),
+                ("fence", models.PositiveIntegerField(default=0)),
+                ("attempts", models.PositiveSmallIntegerField(default=0)),
+                ("worker", models.CharField(default="", max_length=200)),
+                ("lease_until", models.DateTimeField(null=True)),
+                ("cancel_requested", models.BooleanField(default=False)),
+                ("created_at", models.DateTimeField()),
+                ("started_at", models.DateTimeField(null=True)),
+                ("completed_at", models.DateTimeField(null=True)),
+                ("deadline_at", models.DateTimeField()),
+                ("error_code", models.CharField(max_length=40, null=True)),
+                ("error_message", models.TextField(null=True)),
+                ("notes", models.JSONField(default=list)),
+                ("request_digest", models.CharField(max_length=64)),
+                ("idempotency_key", models.CharField(max_length=255, null=True)),
+                ("owner", models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="inclavate.owner")),
             ],
         ),
         migrations.CreateModel(
-            name='Artifact',
+            name="Artifact",
             fields=[
-                ('id', models.UUIDField(default=uuid.uuid4, primary_key=True, serialize=False)),
-                ('origin', models.CharField(choices=[('generated', 'Generated'), ('uploaded', 'Uploaded')], max_length=10)),
-                ('state', models.CharField(choices=[('pending', 'Pending'), ('ready', 'Ready'), ('failed', 'Failed')], default='pending', max_length=10)),
-                ('media_type', models.CharField(max_length=255)),
-                ('sniffed_type', models.CharField(default='', max_length=100)),
-                ('size', models.PositiveBigIntegerField(default=0)),
-                ('digest', models.CharField(default='', max_length=64)),
-                ('filename', models.CharField(default='', max_length=255)),
-                ('purpose', models.CharField(default='', max_length=40)),
-                ('store_key', models.CharField(max_length=100, unique=True)),
-                ('is_transient', models.BooleanField(default=False)),
-                ('facts', models.JSONField(default=dict)),
-                ('created_at', models.DateTimeField()),
-                ('expires_at', models.DateTimeField(null=True)),
-                ('job', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='artifacts', to='inclavate.job')),
-                ('owner', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='inclavate.owner')),
+                ("id", models.UUIDField(default=uuid.uuid4, primary_key=True, serialize=False)),
+                (
+                    "origin",
+                    models.CharField(choices=[("generated", "Generated"), ("uploaded", "Uploaded")], max_length=10),
+                ),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[("pending", "Pending"), ("ready", "Ready"), ("failed", "Failed")],
+                        default="pending",
+                        max_length=10,
+                    ),
+                ),
+                ("media_type", models.CharField(max_length=255)),
+                ("sniffed_type", models.CharField(default="", max_length=100)),
+                ("size", models.PositiveBigIntegerField(default=0)),
+                ("digest", models.CharField(default="", max_length=64)),
+                ("filename", models.CharField(default="", max_length=255)),
+                ("purpose", models.CharField(default="", max_length=40)),
+                ("store_key", models.CharField(max_length=100, unique=True)),
+                ("is_transient", models.BooleanField(default=False)),
+                ("facts", models.JSONField(default=dict)),
+                ("created_at", models.DateTimeField()),
+                ("expires_at", models.DateTimeField(null=True)),
+                (
+                    "job",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="artifacts",
+                        to="inclavate.job",
+                    ),
+                ),
+                ("owner", models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="inclavate.owner")),
             ],
         ),
         migrations.CreateModel(
-            name='Turn',
+            name="Turn",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('queue', models.CharField(max_length=220)),
-                ('queued', models.PositiveIntegerField(default=0)),
-                ('running', models.PositiveIntegerField(default=0)),
-                ('last_claimed_at', models.DateTimeField(null=True)),
-                ('owner', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='inclavate.owner')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("queue", models.CharField(max_length=220)),
+                ("queued", models.PositiveIntegerField(default=0)),
+                ("running", models.PositiveIntegerField(default=0)),
+                ("last_claimed_at", models.DateTimeField(null=True)),
+                ("owner", models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="inclavate.owner")),
             ],
         ),
         migrations.CreateModel(
-            name='Usage',
+            name="Usage",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('origin', models.CharField(choices=[('generated', 'Generated'), ('uploaded', 'Uploaded')], max_length=10)),
-                ('bytes', models.PositiveBigIntegerField(default=0)),
-                ('objects_count', models.PositiveBigIntegerField(default=0)),
-                ('reserved_bytes', models.PositiveBigIntegerField(default=0)),
-                ('reserved_objects', models.PositiveBigIntegerField(default=0)),
-                ('owner', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='inclavate.owner')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "origin",
+                    models.CharField(choices=[("generated", "Generated"), ("uploaded", "Uploaded")], max_length=10),
+                ),
+                ("bytes", models.PositiveBigIntegerField(default=0)),
+                ("objects_count", models.PositiveBigIntegerField(default=0)),
+                ("reserved_bytes", models.PositiveBigIntegerField(default=0)),
+                ("reserved_objects", models.PositiveBigIntegerField(default=0)),
+                ("owner", models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="inclavate.owner")),
             ],
         ),
         migrations.CreateModel(
-            name='Offer',
+            name="Offer",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('model', models.CharField(db_index=True, max_length=200)),
-                ('capability', models.JSONField()),
-                ('digest', models.CharField(max_length=64)),
-                ('seen_at', models.DateTimeField()),
-                ('worker', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='offers', to='inclavate.worker')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("model", models.CharField(db_index=True, max_length=200)),
+                ("capability", models.JSONField()),
+                ("digest", models.CharField(max_length=64)),
+                ("seen_at", models.DateTimeField()),
+                (
+                    "worker",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="offers", to="inclavate.worker"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Attempt',
+            name="Attempt",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('fence', models.PositiveIntegerField()),
-                ('worker', models.CharField(max_length=200)),
-                ('started_at', models.DateTimeField()),
-                ('ended_at', models.DateTimeField(null=True)),
-                ('cause', models.CharField(default='', max_length=40)),
-                ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='runs', to='inclavate.job')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("fence", models.PositiveIntegerField()),
+                ("worker", models.CharField(max_length=200)),
+                ("started_at", models.DateTimeField()),
+                ("ended_at", models.DateTimeField(null=True)),
+                ("cause", models.CharField(default="", max_length=40)),
+                (
+                    "job",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="runs", to="inclavate.job"
+                    ),
+                ),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('job', 'fence'), name='attempt_one_per_fence')],
+                "constraints": [models.UniqueConstraint(fields=("job", "fence"), name="attempt_one_per_fence")],
             },
         ),
         migrations.CreateModel(
-            name='JobInput',
+            name="JobInput",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('position', models.PositiveSmallIntegerField()),
-                ('artifact', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='uses', to='inclavate.artifact')),
-                ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='inputs', to='inclavate.job')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("position", models.PositiveSmallIntegerField()),
+                (
+                    "artifact",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.SET_NULL,
+                        related_name="uses",
+                        to="inclavate.artifact",
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="inputs", to="inclavate.job"
+                    ),
+                ),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('job', 'position'), name='job_input_one_per_position')],
+                "constraints": [models.UniqueConstraint(fields=("job", "position"), name="job_input_one_per_position")],
             },
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state', 'queued')), fields=['queue', 'owner', '-priority', 'created_at'], name='job_next'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("state", "queued")),
+                fields=["queue", "owner", "-priority", "created_at"],
+                name="job_next",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(fields=['owner', '-created_at', '-id'], name='job_page'),
+            model_name="job",
+            index=models.Index(fields=["owner", "-created_at", "-id"], name="job_page"),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state', 'running')), fields=['lease_until'], name='job_leases'),
+            model_name="job",
+            index=models.Index(condition=models.Q(("state", "running")), fields=["lease_until"], name="job_leases"),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('state__in', ['queued', 'running'])), fields=['deadline_at'], name='job_deadlines'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("state__in", ["queued", "running"])), fields=["deadline_at"], name="job_deadlines"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.UniqueConstraint(fields=('owner', 'idempotency_key'), name='job_one_per_key'),
+            model_name="job",
+            constraint=models.UniqueConstraint(fields=("owner", "idempotency_key"), name="job_one_per_key"),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['queued', 'running', 'completed', 'failed', 'cancelled', 'expired'])), name='job_state_is_known'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("state__in", ["queued", "running", "completed", "failed", "cancelled", "expired"])),
+                name="job_state_is_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'queued'), _negated=True), models.Q(('completed_at', None), ('lease_until', None), ('started_at', None), ('worker', '')), _connector='OR'), name='job_queued_is_held_by_nobody'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "queued"), _negated=True),
+                    models.Q(("completed_at", None), ("lease_until", None), ("started_at", None), ("worker", "")),
+                    _connector="OR",
+                ),
+                name="job_queued_is_held_by_nobody",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'running'), _negated=True), models.Q(('completed_at', None), ('lease_until__isnull', False), ('started_at__isnull', False), models.Q(('worker', ''), _negated=True)), _connector='OR'), name='job_running_has_a_lease'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "running"), _negated=True),
+                    models.Q(
+                        ("completed_at", None),
+                        ("lease_until__isnull", False),
+                        ("started_at__isnull", False),
+                        models.Q(("worker", ""), _negated=True),
+                    ),
+                    _connector="OR",
+                ),
+                name="job_running_has_a_lease",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state__in', ('completed', 'failed', 'cancelled', 'expired')), _negated=True), models.Q(('completed_at__isnull', False), ('lease_until', None)), _connector='OR'), name='job_terminal_has_its_time'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state__in", ("completed", "failed", "cancelled", "expired")), _negated=True),
+                    models.Q(("completed_at__isnull", False), ("lease_until", None)),
+                    _connector="OR",
+                ),
+                name="job_terminal_has_its_time",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state__in', ['completed', 'failed']), _negated=True), ('started_at__isnull', False), _connector='OR'), name='job_ended_by_a_run_was_started'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state__in", ["completed", "failed"]), _negated=True),
+                    ("started_at__isnull", False),
+                    _connector="OR",
+                ),
+                name="job_ended_by_a_run_was_started",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('error_code__isnull', False), ('state', 'failed')), models.Q(models.Q(('state', 'failed'), _negated=True), ('error_code', None)), _connector='OR'), name='job_failed_says_why'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("error_code__isnull", False), ("state", "failed")),
+                    models.Q(models.Q(("state", "failed"), _negated=True), ("error_code", None)),
+                    _connector="OR",
+                ),
+                name="job_failed_says_why",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('fraction', None), models.Q(('fraction__gte', 0), ('fraction__lte', 1)), _connector='OR'), name='job_fraction_is_one'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("fraction", None), models.Q(("fraction__gte", 0), ("fraction__lte", 1)), _connector="OR"
+                ),
+                name="job_fraction_is_one",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='job',
-            constraint=models.CheckConstraint(condition=models.Q(('attempts__lte', models.F('fence'))), name='job_attempts_within_fence'),
+            model_name="job",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("attempts__lte", models.F("fence"))), name="job_attempts_within_fence"
+            ),
         ),
         migrations.AddIndex(
-            model_name='artifact',
-            index=models.Index(fields=['owner', '-created_at', '-id'], name='artifact_page'),
+            model_name="artifact",
+            index=models.Index(fields=["owner", "-created_at", "-id"], name="artifact_page"),
         ),
         migrations.AddIndex(
-            model_name='artifact',
-            index=models.Index(condition=models.Q(('state', 'pending')), fields=['created_at'], name='artifact_pending'),
+            model_name="artifact",
+            index=models.Index(
+                condition=models.Q(("state", "pending")), fields=["created_at"], name="artifact_pending"
+            ),
         ),
         migrations.AddIndex(
-            model_name='artifact',
-            index=models.Index(condition=models.Q(('expires_at__isnull', False)), fields=['expires_at'], name='artifact_expiry'),
+            model_name="artifact",
+            index=models.Index(
+                condition=models.Q(("expires_at__isnull", False)), fields=["expires_at"], name="artifact_expiry"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='artifact',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'ready'), _negated=True), models.Q(('digest', ''), _negated=True), _connector='OR'), name='artifact_ready_has_a_digest'),
+            model_name="artifact",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(("state", "ready"), _negated=True),
+                    models.Q(("digest", ""), _negated=True),
+                    _connector="OR",
+                ),
+                name="artifact_ready_has_a_digest",
+            ),
         ),
         migrations.AddIndex(
-            model_name='turn',
-            index=models.Index(condition=models.Q(('queued__gt', 0)), fields=['queue', 'running', 'last_claimed_at'], name='turn_waiting'),
+            model_name="turn",
+            index=models.Index(
+                condition=models.Q(("queued__gt", 0)),
+                fields=["queue", "running", "last_claimed_at"],
+                name="turn_waiting",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='turn',
-            constraint=models.UniqueConstraint(fields=('queue', 'owner'), name='turn_one_per_owner'),
+            model_name="turn",
+            constraint=models.UniqueConstraint(fields=("queue", "owner"), name="turn_one_per_owner"),
         ),
         migrations.AddConstraint(
-            model_name='usage',
-            constraint=models.UniqueConstraint(fields=('owner', 'origin'), name='usage_one_per_origin'),
+            model_name="usage",
+            constraint=models.UniqueConstraint(fields=("owner", "origin"), name="usage_one_per_origin"),
         ),
         migrations.AddConstraint(
-            model_name='offer',
-            constraint=models.UniqueConstraint(fields=('worker', 'model'), name='offer_one_per_model'),
+            model_name="offer",
+            constraint=models.UniqueConstraint(fields=("worker", "model"), name="offer_one_per_model"),
         ),
     ]
