@@ -63,7 +63,7 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def _path_of(*segments: str) -> str:
-    return "/" + "/".join(quote(segment, safe="") for segment in segments)
+    return "/" + "/".join(quote(segment, safe="", errors="surrogatepass") for segment in segments)
 
 
 def _built(kind: type[T], data: Any) -> T:
