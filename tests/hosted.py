@@ -131,8 +131,9 @@ class Hosted:
 
     def until_ready(self) -> None:
         until(lambda: all(_is_healthy(url) for url in self.urls))
-        living = "SELECT count(*) FROM inclavate_worker WHERE stopped_at IS NULL"
-        until(lambda: self.rows(living) == [(len(self.workers),)])
+        ready = "SELECT count(*) FROM inclavate_worker WHERE stopped_at IS NULL AND pid = ANY(%s)"
+        pids = [worker.process.pid for worker in self.workers]
+        until(lambda: self.rows(ready, pids) == [(len(pids),)])
 
     def end_parts(self) -> None:
         for part in self.parts:

@@ -6,7 +6,6 @@ import logging
 import shutil
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
@@ -30,7 +29,7 @@ _POLL_SECONDS = 0.1
 _REPORT_SECONDS = 0.5
 _CANCEL_GRACE_SECONDS = 2.0
 _DRAIN_GRACE_SECONDS = 1.0
-# How long outputs and ends are tried again while the store or the database does not answer.
+# How long inputs, outputs and ends are tried again while the store or the database does not answer.
 _PERSIST_SECONDS = 60.0
 _COPY_BYTES = 2**20
 
@@ -46,7 +45,8 @@ class Runner:
         self._engines = engines
         self._work_dir = work_dir
         self._draining_at: float | None = None
-        self._in_hand: set[uuid.UUID] = set()
+        # By claim: a run that was lost may end here after this worker took the same job again.
+        self._in_hand: set[jobs.Claim] = set()
 
     def answer(self, queue_name: str) -> None:
         """A ring: run one job of the queue, if there is one, then ring again, so that queues take turns."""
@@ -57,19 +57,19 @@ class Runner:
         if claim is None:
             return
         log.info("job %s begins, run %d", claim.job.pk, claim.fence)
-        self._in_hand.add(claim.job.pk)
+        self._in_hand.add(claim)
         try:
             self._run(claim)
         except Exception:
             # A slot outlives whatever one job does to it. Nobody extends the lease any more, so the job runs again.
             log.exception("job %s: this run ended without an end", claim.job.pk)
         finally:
-            self._in_hand.discard(claim.job.pk)
+            self._in_hand.discard(claim)
         queue.ring(queue_name)
 
     def beat(self) -> None:
         """Keep the worker's leases and its place in the fleet, and end idle engines."""
-        jobs.heartbeat(self.name, list(self._in_hand))
+        jobs.heartbeat(self.name, [claim.job.pk for claim in list(self._in_hand)])
         fleet.heartbeat(self.name)
         self._engines.reap_idle()
 
@@ -227,12 +227,16 @@ def _fetch(claim: jobs.Claim, folder: Path) -> list[Input]:
             raise errors.InputUnreadable(f"Input {used.position} was deleted before the job ran.")
         path = folder / str(used.position)
         try:
-            with path.open("wb") as file:
-                file.writelines(artifacts.read(used.artifact))
+            _persist(_copy, used.artifact, path)
         except (errors.InclavateError, StoreError, OSError) as error:
             raise errors.InputUnreadable(f"Input {used.position} cannot be read from the store.") from error
         inputs.append(Input(path, used.artifact.sniffed_type or used.artifact.media_type))
     return inputs
+
+
+def _copy(artifact: Artifact, path: Path) -> None:
+    with path.open("wb") as file:
+        file.writelines(artifacts.read(artifact))
 
 
 def _publish(claim: jobs.Claim, produced: list[hosts.Produced]) -> None:

@@ -58,7 +58,7 @@ class Command(BaseCommand):
 def _serve(runner: Runner, slots: int, offered: list[Capability]) -> int:
     stopping = threading.Event()
     worker_shutting_down.connect(lambda **_: runner.drain(), weak=False)
-    turns = _Turns()
+    turns = Turns()
     worker_ready.connect(turns.begin)
     task_received.connect(turns.hurry)
     threading.Thread(target=beat_until, args=(stopping, runner), name="heartbeat", daemon=True).start()
@@ -83,7 +83,7 @@ def _serve(runner: Runner, slots: int, offered: list[Capability]) -> int:
     return int(worker.exitcode or 0)
 
 
-class _Turns:
+class Turns:
     """Celery's loop sees that a slot has become free when it turns: once a second, were it not hurried while jobs run.
 
     Its signals come in the loop's own thread.
