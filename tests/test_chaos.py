@@ -40,7 +40,7 @@ def test_a_schedule_has_every_kind_of_fault_equally_often() -> None:
     assert set(kinds) == set(chaos.KINDS)
 
 
-# -- the checks themselves: a world that is right, and one that is wrong in one place ------------------------------------
+# -- the checks themselves: a world that is right, and one that is wrong in one place ----------------------------------
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from tests.driving import until
 from tests.hosted import Hosted
 
 QUICK = {"model": "test-tone", "modality": "audio", "params": {"text": "x" * 50}}
+READS = {"model": "test-echo", "modality": "text", "params": {"prompt": "x"}}
 
 
 def slow(steps: int) -> dict[str, Any]:
@@ -113,6 +114,7 @@ def kept(platform: Hosted) -> list[Any]:
     tables = ("job", "jobinput", "attempt", "artifact", "delivery")
     counts = [platform.rows(f"SELECT count(*) FROM inclavate_{table}") for table in tables]
     usage = "SELECT owner_id, origin, bytes, objects_count, reserved_bytes, reserved_objects FROM inclavate_usage"
+    usage += " WHERE bytes + objects_count + reserved_bytes + reserved_objects > 0"
     turns = "SELECT owner_id, queue, queued, running FROM inclavate_turn"
     objects = sorted(path.name for path in (platform.folder / "s3").rglob("*") if path.is_file())
     return [counts, sorted(platform.rows(usage)), sorted(platform.rows(turns)), objects]
@@ -127,7 +129,7 @@ REFUSED: list[tuple[int, str, dict[str, Any]]] = [
     (400, "/v1/generations", {"json": {"model": "test-tone"}}),
     (400, "/v1/generations", {"json": QUICK | {"priority": 11}}),
     (400, "/v1/generations", {"json": QUICK | {"params": {"text": ""}}}),
-    (404, "/v1/generations", {"json": {"model": "test-echo", "modality": "text", "input_artifacts": [ABSENT]}}),
+    (404, "/v1/generations", {"json": READS | {"input_artifacts": [ABSENT]}}),
     (409, "/v1/generations", {"json": QUICK | {"seed": 5, "idempotency_key": "of another request"}}),
     (415, "/v1/generations", {"content": b"{}", "headers": {"Content-Type": "text/plain"}}),
     (422, "/v1/generations", {"json": QUICK | {"model": "no such model"}}),
@@ -168,8 +170,7 @@ def test_a_strangers_key_gets_404_on_every_route_of_an_id(platform: Hosted, alic
             assert http.request(method, address).status_code == 404, (method, path)
         for path in (f"/v1/generations?after={job['id']}", f"/v1/artifacts?after={artifact}"):
             assert http.get(path).status_code == 404
-        reads = {"model": "test-echo", "modality": "text", "params": {"prompt": "x"}, "input_artifacts": [artifact]}
-        assert http.post("/v1/generations", json=reads).status_code == 404
+        assert http.post("/v1/generations", json=READS | {"input_artifacts": [artifact]}).status_code == 404
         assert job["id"] not in http.get("/v1/generations").text
     assert kept(platform) == before
 
@@ -202,13 +203,18 @@ def test_a_job_outlives_each_process_that_had_to_do_with_it(platform: Hosted, al
     assert (done["state"], done["attempts"], len(done["output_artifacts"])) == ("completed", 2, 1)
 
 
+SUBMITS_500 = f"""
+from inclavate import accounts, jobs
+for _ in range(500):
+    jobs.submit(accounts.find_owner("alice"), jobs.Submission(**{slow(5)!r}))
+"""
+
+
 def test_among_five_hundred_jobs_of_one_owner_another_owners_is_one_of_the_next_two(
     platform: Hosted, alice: str, bob: str
 ) -> None:
     """Last in this file: the five hundred are left behind."""
-    with platform.http(alice) as http:
-        for _ in range(500):
-            assert http.post("/v1/generations", json=slow(5)).status_code == 202
+    platform.manage("shell", "--verbosity", "0", "--command", SUBMITS_500)
     waiting = "SELECT count(*) FROM inclavate_job WHERE state = 'queued'"
     job = submit(platform, bob, QUICK)
     [(now, queued)] = platform.rows(f"SELECT clock_timestamp(), ({waiting})")
@@ -223,7 +229,7 @@ def test_a_worker_that_slept_past_its_lease_keeps_the_lease_of_the_same_jobs_nex
     """The lost run's end must not make the worker forget the run that it took after."""
     with hosted.running(tmp_path, webs=1, workers=1, WORKER_SLOTS="2") as platform:
         key = platform.new_key("alice")
-        job = submit(platform, key, slow(100))
+        job = submit(platform, key, slow(70))
         row = "SELECT state, attempts FROM inclavate_job"
         until(lambda: platform.rows(row) == [("running", 1)])
         platform.workers[0].process.send_signal(signal.SIGSTOP)
