@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import uuid
+from http.client import HTTPResponse
 from typing import Any
 
 import httpx
@@ -354,11 +355,14 @@ def test_a_path_cannot_forge_a_line_of_the_log(platform: Platform, http: httpx.C
 
 
 def raw(platform: Platform, request: str) -> str:
-    """What the server answers to these bytes."""
+    """What the server answers to these bytes: the head, and the body that it announces."""
     host, port = platform.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(request.encode())
-        return connection.recv(65536).decode()
+        answer = HTTPResponse(connection)
+        answer.begin()
+        head = "".join(f"{name.lower()}: {value}\n" for name, value in answer.getheaders())
+        return f"HTTP/1.1 {answer.status} {answer.reason}\n{head}\n{answer.read().decode()}"
 
 
 def test_the_servers_own_page_is_let_in(platform: Platform, http: httpx.Client) -> None:
