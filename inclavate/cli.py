@@ -50,6 +50,7 @@ MANAGED = {
     "web": ("run the web process alone", "inclavate web"),
     "worker": ("run one worker alone", "inclavate worker"),
     "sweeper": ("run the sweeper alone", "inclavate sweeper"),
+    "health": ("say whether a worker of this machine lives", "inclavate health"),
     "sweep": (
         "erase ended jobs in bulk; without --yes, count them",
         "inclavate sweep --state failed --older-than-hours 24",
