@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import socket
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,6 +17,8 @@ from inclavate import database, errors
 from inclavate.generators import Capability
 from inclavate.models import Offer, Worker
 
+_CACHE_SECONDS = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Offered:
@@ -24,6 +27,10 @@ class Offered:
     capability: Capability
     is_ready: bool
     seen_at: datetime
+
+
+_NOTHING_READ: tuple[float, list[Offered]] = (float("-inf"), [])
+_read = _NOTHING_READ
 
 
 def register(name: str, slots: int, capabilities: Iterable[Capability]) -> None:
@@ -51,6 +58,7 @@ def register(name: str, slots: int, capabilities: Iterable[Capability]) -> None:
             )
             for capability in capabilities
         )
+    forget_offers()
 
 
 def heartbeat(name: str) -> None:
@@ -63,11 +71,31 @@ def stop(name: str) -> None:
     """A worker process ends, or is known to be dead."""
     with database.write() as now:
         Worker.objects.filter(name=name, stopped_at=None).update(stopped_at=now)
+    forget_offers()
 
 
 def offered(at: datetime | None = None) -> list[Offered]:
-    """Every model offered in the last 24 hours, by name; of several offers the newest counts."""
-    at = at or database.now()
+    """Every model offered in the last 24 hours, by name; of several offers the newest counts.
+
+    Without `at`, what was read within the last second may answer: each submit asks.
+    """
+    global _read
+    if at is not None:
+        return _read_offers(at)
+    read_at, offers = _read
+    if time.monotonic() - read_at > _CACHE_SECONDS:
+        offers = _read_offers(database.now())
+        _read = time.monotonic(), offers
+    return offers
+
+
+def forget_offers() -> None:
+    """Read anew at the next question: what was offered has changed."""
+    global _read
+    _read = _NOTHING_READ
+
+
+def _read_offers(at: datetime) -> list[Offered]:
     newest = Offer.objects.filter(seen_at__gte=at - timedelta(seconds=settings.OFFER_TTL_SECONDS))
     offers = {offer.model: offer for offer in newest.order_by("seen_at")}
     living = _living(at)

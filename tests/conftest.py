@@ -55,11 +55,13 @@ def database() -> Iterator[None]:
     """An empty database."""
     from django.contrib.auth.models import User
 
+    from inclavate import fleet
     from inclavate.models import Artifact, Job, Owner, Turn, Usage, Worker
 
     def empty() -> None:
         for model in (Job, Artifact, Usage, Turn, Worker, Owner, User):
             model.objects.all().delete()
+        fleet.forget_offers()
 
     empty()
     yield
