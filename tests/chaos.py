@@ -27,6 +27,7 @@ from typing import Any
 
 import httpx
 import psutil
+import psycopg
 
 from tests import hosted
 from tests.driving import until
@@ -45,6 +46,7 @@ BOOT_SECONDS = 15.0
 RESTART_SECONDS = 1.0
 # On the average, from one fault to the next.
 FAULT_SECONDS = 1.5
+BUSY_SECONDS = 20.0
 _BEGAN_AT = time.monotonic()
 
 
@@ -76,6 +78,8 @@ KINDS = (
     "s3 cut",
     "s3 stall",
 )
+# What is done to a worker that has a job in hand, and waited for that.
+_OF_WORK = ("kill worker", "kill engine", "stop worker past its lease", "drain worker")
 _S3_MODES = {"s3 down": Mode.REFUSE, "s3 503": Mode.UNAVAILABLE, "s3 cut": Mode.CUT, "s3 stall": Mode.STALL}
 
 
@@ -326,9 +330,12 @@ class Chaos:
         self._started_at[id(part)] = time.monotonic()
         self._dead.discard(id(part))
 
-    def _do(self, fault: Fault) -> None:
-        self.done[fault.kind] += 1
+    def _do(self, fault: Fault, patience_seconds: float = BUSY_SECONDS) -> None:
         platform = self._platform
+        if fault.kind in _OF_WORK and patience_seconds > 0 and not self._is_busy(platform.workers[fault.target]):
+            self._later(0.2, lambda: self._do(fault, patience_seconds - 0.2))
+            return
+        self.done[fault.kind] += 1
         match fault.kind:
             case "kill worker":
                 self._kill(platform.workers[fault.target])
@@ -337,7 +344,7 @@ class Chaos:
             case "kill sweeper":
                 self._kill(platform.sweepers[fault.target % len(platform.sweepers)])
             case "kill engine":
-                self._kill_engine(fault.target)
+                self._kill_engine(platform.workers[fault.target])
             case "drain worker":
                 self._drain(platform.workers[fault.target])
             case "stop worker past its lease":
@@ -358,10 +365,19 @@ class Chaos:
             part.process.wait()
             self._later(RESTART_SECONDS, lambda: self._start(part))
 
-    def _kill_engine(self, target: int) -> None:
-        engines = [engine for worker in self._platform.workers for engine in worker.engines]
-        if engines:
-            engines[target % len(engines)].kill()
+    def _is_busy(self, worker: Part) -> bool:
+        """Whether it has a job in hand; not where it is dead, or nobody can tell."""
+        if id(worker) in self._dead:
+            return False
+        running = "SELECT count(*) FROM inclavate_job WHERE state = 'running' AND worker LIKE %s"
+        try:
+            return self._platform.rows(running, f"%-{worker.process.pid}")[0][0] > 0
+        except psycopg.Error:
+            return False
+
+    def _kill_engine(self, worker: Part) -> None:
+        if engines := worker.engines:
+            engines[-1].kill()
         else:
             self.done["kill engine"] -= 1
 

@@ -19,6 +19,7 @@ from kombu.asynchronous import Hub
 
 from tests import hosted
 from tests.driving import until
+from tests.faultproxy import Mode
 from tests.hosted import Hosted
 
 QUICK = {"model": "test-tone", "modality": "audio", "params": {"text": "x" * 50}}
@@ -203,6 +204,20 @@ def test_a_job_outlives_each_process_that_had_to_do_with_it(platform: Hosted, al
     assert (done["state"], done["attempts"], len(done["output_artifacts"])) == ("completed", 2, 1)
 
 
+def test_a_job_waits_for_a_store_that_is_away_with_its_input(platform: Hosted, alice: str) -> None:
+    with platform.http(alice) as http:
+        clip = http.post("/v1/artifacts", content=b"fLaC words", headers={"Content-Type": "audio/flac"}).json()
+        refused = platform.proxy.counts[Mode.REFUSE]
+        platform.proxy.set(Mode.REFUSE)
+        job = submit(platform, alice, READS | {"input_artifacts": [clip["id"]]})
+        # More than the store's own tries: the worker's.
+        until(lambda: platform.proxy.counts[Mode.REFUSE] > refused + 6)
+        platform.proxy.set(Mode.PASS)
+        done = until_over(platform, alice, job["id"])
+        assert (done["state"], done["attempts"]) == ("completed", 1), done["error_message"]
+        assert http.get(f"/v1/artifacts/{done['output_artifacts'][0]}").content == b"xfLaC words"
+
+
 SUBMITS_500 = f"""
 from inclavate import accounts, jobs
 for _ in range(500):
@@ -223,22 +238,6 @@ def test_among_five_hundred_jobs_of_one_owner_another_owners_is_one_of_the_next_
     [(started_at,)] = platform.rows("SELECT started_at FROM inclavate_job WHERE id = %s", job["id"])
     between = "SELECT count(*) FROM inclavate_attempt WHERE started_at > %s AND started_at < %s"
     assert platform.rows(between, now, started_at)[0][0] <= 1
-
-
-def test_a_worker_that_slept_past_its_lease_keeps_the_lease_of_the_same_jobs_next_run(tmp_path: Any) -> None:
-    """The lost run's end must not make the worker forget the run that it took after."""
-    with hosted.running(tmp_path, webs=1, workers=1, WORKER_SLOTS="2") as platform:
-        key = platform.new_key("alice")
-        job = submit(platform, key, slow(70))
-        row = "SELECT state, attempts FROM inclavate_job"
-        until(lambda: platform.rows(row) == [("running", 1)])
-        platform.workers[0].process.send_signal(signal.SIGSTOP)
-        until(lambda: platform.rows(row) == [("queued", 1)])
-        platform.workers[0].process.send_signal(signal.SIGCONT)
-        done = until_over(platform, key, job["id"])
-        assert (done["state"], done["attempts"], len(done["output_artifacts"])) == ("completed", 2, 1)
-        causes = platform.rows("SELECT cause FROM inclavate_attempt ORDER BY fence")
-        assert causes == [("lease_lost",), ("completed",)]
 
 
 class Request:

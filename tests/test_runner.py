@@ -1,0 +1,59 @@
+"""A worker's runs, in this process: what only the order of two threads can show."""
+
+from __future__ import annotations
+
+import os
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.db import connection
+
+from inclavate import database, fleet, jobs
+from inclavate.models import Job, Owner, State
+from tests.driving import TEST_MODELS, until
+from workers.catalog import load_catalog
+from workers.hosts import Hosts
+from workers.runner import Runner
+
+pytestmark = [pytest.mark.database, pytest.mark.usefixtures("database")]
+
+
+def answering(runner: Runner, queue: str) -> threading.Thread:
+    """One of the worker's slots answers a ring."""
+
+    def answer() -> None:
+        runner.answer(queue)
+        connection.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    return thread
+
+
+def test_the_end_of_a_lost_run_does_not_cost_the_next_run_of_its_job_the_lease(alice: Owner, tmp_path: Path) -> None:
+    """A worker that slept past its lease may take its own job again in another slot."""
+    catalog = load_catalog(TEST_MODELS)
+    tone = catalog.models["test-tone"].capability()
+    fleet.register("w1", 2, [tone])
+    engines = Hosts(catalog, 3600, {"PATH": os.defpath})
+    runner = Runner("w1", engines, tmp_path)
+    params = {"text": "x", "steps": 10_000, "step_seconds": 0.05}
+    job, _ = jobs.submit(alice, jobs.Submission(model="test-tone", modality="audio", params=params))
+    try:
+        lost = answering(runner, tone.queue)
+        until(lambda: Job.objects.filter(state=State.RUNNING, fence=1).exists())
+        assert jobs.sweep(at=database.now() + timedelta(hours=1)).released == 1
+        second = answering(runner, tone.queue)
+        until(lambda: Job.objects.filter(state=State.RUNNING, fence=2).exists())
+        until(lambda: not lost.is_alive())
+        soon = database.now() + timedelta(seconds=1)
+        Job.objects.update(lease_until=soon)
+        runner.beat()
+        assert Job.objects.get().lease_until > soon
+        jobs.cancel(alice, job.pk)
+        until(lambda: not second.is_alive())
+        assert Job.objects.get().state == State.CANCELLED
+    finally:
+        engines.close()
