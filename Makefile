@@ -7,7 +7,7 @@ BESIDE := -n 2 --dist loadfile
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up demo test chaos lint lock
+.PHONY: help setup dev up demo test chaos bench lint lock
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -31,11 +31,15 @@ test: dev ## every test on SQLite, then those of the database on PostgreSQL
 chaos: dev ## 1,000 jobs while everything is broken at random (SEED=… JOBS=…)
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --jobs $(or $(JOBS),1000)
 
+bench: dev ## measure beside floors, into bench/REPORT.md (QUICK=1: print one short round)
+	$(BIN)/python -m bench $(if $(QUICK),--quick)
+
 lint: dev ## style, types, import rules, missing migrations
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy scripts
+	$(BIN)/mypy --follow-imports=silent bench
 	$(BIN)/lint-imports
 	INCLAVATE_DATABASE_URL=sqlite://:memory: $(BIN)/python manage.py makemigrations --check --dry-run
 

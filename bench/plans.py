@@ -21,11 +21,11 @@ class Plan:
 FULL = Plan(
     rounds=3,
     connections=(1, 16),
-    load_seconds=1.0,
+    load_seconds=0.8,
     watchers=(100, 1000),
-    publish_seconds=3.0,
-    jobs=40,
-    starts=25,
+    publish_seconds=2.5,
+    jobs=30,
+    starts=20,
     rings=200,
     limit_seconds=600,
 )
