@@ -13,12 +13,14 @@ import hashlib
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -47,6 +49,8 @@ RESTART_SECONDS = 1.0
 # On the average, from one fault to the next.
 FAULT_SECONDS = 1.5
 BUSY_SECONDS = 20.0
+# A worker takes no job with less than 64 MiB.
+DISK_BYTES = 96 * 2**20
 _BEGAN_AT = time.monotonic()
 
 
@@ -77,6 +81,7 @@ KINDS = (
     "s3 503",
     "s3 cut",
     "s3 stall",
+    "fill disk",
 )
 # What is done to a worker that has a job in hand, and waited for that.
 _OF_WORK = ("kill worker", "kill engine", "stop worker past its lease", "drain worker")
@@ -355,6 +360,8 @@ class Chaos:
                 self._restart_postgres(signal.SIGINT)
             case "crash postgres":
                 self._restart_postgres(signal.SIGQUIT)
+            case "fill disk":
+                self._fill_disk(platform.workers[fault.target], fault.seconds)
             case _:
                 self._break_s3(_S3_MODES[fault.kind], fault.seconds)
 
@@ -405,6 +412,18 @@ class Chaos:
         self._platform.postgres.end(how)
         self._platform.postgres.start()
 
+    def _fill_disk(self, worker: Part, seconds: float) -> None:
+        """Of a worker that has a small one of its own."""
+        folder = Path(worker.environment["INCLAVATE_DATA_DIR"])
+        if not folder.is_mount():
+            self.done["fill disk"] -= 1
+            return
+        junk = folder / "junk"
+        with junk.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(2**20))
+        self._later(seconds, lambda: junk.unlink(missing_ok=True))
+
     def _break_s3(self, mode: Mode, seconds: float) -> None:
         self._s3_fault += 1
         mine = self._s3_fault
@@ -424,7 +443,10 @@ def run(folder: Path, seed: int, jobs: int, seconds: float) -> list[str]:
     """Everything, and what was found wrong, as sentences. In the main thread."""
     faults, wanted, diary = schedule(seed, seconds), wishes(seed, jobs, seconds), Diary()
     _say(f"seed {seed}: {jobs} jobs and {len(faults)} breakdowns over {seconds:.0f} s")
-    with hosted.running(folder, webs=2, workers=2, sweepers=1, is_durable=True, WORKER_SLOTS=str(SLOTS)) as platform:
+    with (
+        small_disks(folder, 2),
+        hosted.running(folder, webs=2, workers=2, sweepers=1, is_durable=True, WORKER_SLOTS=str(SLOTS)) as platform,
+    ):
         os.environ.update(platform.environment, DJANGO_SETTINGS_MODULE="inclavate.settings")
         from tests import chaos_checks
 
@@ -437,13 +459,29 @@ def run(folder: Path, seed: int, jobs: int, seconds: float) -> list[str]:
         _say(f"everything was broken and is whole again; waiting for the last jobs ({_tally(chaos.done)})")
         settled = _until_settled(chaos, platform)
         _say(f"clients were answered {_tally(diary.answers)}")
-        checks = chaos_checks.Checks(wanted, keys, diary.accepted, diary.ends, chaos.done["kill engine"])
+        bounds = {"engine_crashed": chaos.done["kill engine"], "of a full disk": SLOTS * chaos.done["fill disk"]}
+        checks = chaos_checks.Checks(wanted, keys, diary.accepted, diary.ends, bounds)
         found = [*diary.faults, *settled, *(() if settled else checks.run(platform.urls[0]))]
         _say(_tally(checks.counts))
         engines = [engine for worker in platform.workers for engine in worker.engines]
         platform.end_parts()
         found += [f"the engine process {engine.pid} outlived its worker" for engine in engines if _lives(engine)]
     return found
+
+
+@contextmanager
+def small_disks(folder: Path, workers: int) -> Iterator[None]:
+    """A small disk for each worker's data folder, where we may make one."""
+    with ExitStack() as stack:
+        for number in range(workers):
+            disk = folder / f"worker-{number}"
+            disk.mkdir(parents=True)
+            mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(disk)]
+            if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+                _say("disks are not filled: only root can mount small ones, and not in every container")
+                break
+            stack.callback(subprocess.run, ["umount", str(disk)], check=True)
+        yield
 
 
 def _until_over(chaos: Chaos, clients: Clients) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import wave
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -26,8 +26,13 @@ from tests.engines import SAMPLE_RATE, SECONDS_PER_CHARACTER  # noqa: E402
 if TYPE_CHECKING:
     from tests.chaos import Wish
 
-# Ends that a fault may bring about; any other failure is a fault of ours.
-LEGAL_FAILURES = ("attempts_exhausted", "engine_crashed")
+# Failures that a fault may bring about, by what; any other is a fault of ours.
+LEGAL_FAILURES = {
+    "attempts_exhausted": "lost runs",
+    "engine_crashed": "engine_crashed",
+    "inference_failed": "of a full disk",
+    "input_unreadable": "of a full disk",
+}
 
 
 def new_keys(owners: Sequence[str]) -> list[str]:
@@ -45,14 +50,14 @@ class Checks:
         keys: Sequence[str],
         accepted: dict[str, str],
         ends: dict[str, tuple[object, ...]],
-        engines_killed: int,
+        bounds: Mapping[str, int],
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._wishes = {wish.body["idempotency_key"]: wish for wish in wanted}
         self._keys = keys
         self._accepted = accepted
         self._ends = ends
-        self._engines_killed = engines_killed
+        self._bounds = bounds
         self._jobs: dict[str, Job] = {}
 
     def run(self, url: str) -> Iterator[str]:
@@ -95,8 +100,10 @@ class Checks:
             end = job.state, job.error_code, *outputs
             if self._ends.get(str(job.pk), end) != end:
                 yield f"job {job.pk} ended as {end}, but a client had been told {self._ends[str(job.pk)]}"
-        if self.counts["failed engine_crashed"] > self._engines_killed:
-            yield f"{self.counts['failed engine_crashed']} engines crashed; {self._engines_killed} were killed"
+        failures = Counter(LEGAL_FAILURES.get(job.error_code or "") for job in self._jobs.values())
+        for cause, bound in self._bounds.items():
+            if failures[cause] > bound:
+                yield f"{failures[cause]} jobs failed {cause}, where {bound} could"
 
     def _runs(self) -> Iterator[str]:
         causes: dict[str, list[str]] = {job_id: [] for job_id in self._jobs}

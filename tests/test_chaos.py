@@ -25,7 +25,7 @@ def test_sixty_jobs_come_through_everything_that_can_break() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "jobs: 60," in done.stdout
-    assert all(f"{kind}: 1" in done.stdout for kind in chaos.KINDS if kind != "kill engine")
+    assert all(f"{kind}: 1" in done.stdout for kind in chaos.KINDS if kind != "fill disk")
     assert "--seed 20 --jobs 60 --seconds 15 replays it" in done.stdout
 
 
@@ -36,7 +36,7 @@ def test_a_seed_replays_its_schedule_and_another_has_another() -> None:
 
 def test_a_schedule_has_every_kind_of_fault_equally_often() -> None:
     kinds = [fault.kind for fault in chaos.schedule(1, 150)]
-    assert {kinds.count(kind) for kind in chaos.KINDS} == {8}
+    assert {kinds.count(kind) for kind in chaos.KINDS} == {7}
     assert set(kinds) == set(chaos.KINDS)
 
 
@@ -70,7 +70,15 @@ def world(alice: Owner) -> list[Checks]:
     )
     Job.objects.update(output_artifacts=[str(made.pk)])
     ends = {str(job.pk): ("completed", None, str(made.pk))}
-    return [Checks(wanted=[wish], keys=["key"], accepted={key: str(job.pk)}, ends=ends, engines_killed=0)]
+    return [
+        Checks(
+            wanted=[wish],
+            keys=["key"],
+            accepted={key: str(job.pk)},
+            ends=ends,
+            bounds={"engine_crashed": 0, "of a full disk": 0},
+        )
+    ]
 
 
 def found_in(checks: Checks) -> list[str]:
@@ -105,7 +113,11 @@ WRONG: dict[str, tuple[Callable[[Job], Any], str]] = {
     ),
     "an engine crashed that nobody killed": (
         lambda job: Job.objects.update(state="failed", error_code="engine_crashed"),
-        "0 were killed",
+        "1 jobs failed engine_crashed, where 0 could",
+    ),
+    "a job failed for want of a disk that was not full": (
+        lambda job: Job.objects.update(state="failed", error_code="input_unreadable"),
+        "1 jobs failed of a full disk, where 0 could",
     ),
     "a job is gone": (lambda job: job.delete(), "does not exist"),
     "a job is there twice": (

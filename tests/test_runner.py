@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -30,6 +33,37 @@ def answering(runner: Runner, queue: str) -> threading.Thread:
     thread = threading.Thread(target=answer)
     thread.start()
     return thread
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """1 MiB at the folder."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("only root can mount a small disk, and not in every container")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_worker_without_room_for_a_job_takes_none_and_loses_none(alice: Owner, tmp_path: Path) -> None:
+    catalog = load_catalog(TEST_MODELS)
+    tone = catalog.models["test-tone"].capability()
+    fleet.register("w1", 1, [tone])
+    engines = Hosts(catalog, 3600, {"PATH": os.defpath})
+    runner = Runner("w1", engines, tmp_path / "disk" / "work")
+    jobs.submit(alice, jobs.Submission(model="test-tone", modality="audio", params={"text": "x"}))
+    try:
+        with small_disk(tmp_path / "disk"):
+            runner.answer(tone.queue)
+            waiting = Job.objects.get()
+            assert (waiting.state, waiting.fence) == (State.QUEUED, 0)
+        runner.answer(tone.queue)
+        assert Job.objects.get().state == State.COMPLETED
+    finally:
+        engines.close()
 
 
 def test_the_end_of_a_lost_run_does_not_cost_the_next_run_of_its_job_the_lease(alice: Owner, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ _DRAIN_GRACE_SECONDS = 1.0
 # How long inputs, outputs and ends are tried again while the store or the database does not answer.
 _PERSIST_SECONDS = 60.0
 _COPY_BYTES = 2**20
+_ROOM_BYTES = 64 * 2**20
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,7 +51,7 @@ class Runner:
 
     def answer(self, queue_name: str) -> None:
         """A ring: run one job of the queue, if there is one, then ring again, so that queues take turns."""
-        if self._draining_at is not None:
+        if self._draining_at is not None or not self._has_room():
             return
         close_old_connections()
         claim = jobs.claim(queue_name, self.name)
@@ -66,6 +67,18 @@ class Runner:
         finally:
             self._in_hand.discard(claim)
         queue.ring(queue_name)
+
+    def _has_room(self) -> bool:
+        """A worker whose disk is full would take job after job and lose each."""
+        try:
+            self._work_dir.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(self._work_dir).free
+        except OSError as error:
+            log.error("no job is taken: the work folder %s cannot be used: %s", self._work_dir, error.strerror)
+            return False
+        if free < _ROOM_BYTES:
+            log.error("no job is taken: %d MiB are free in %s", free // 2**20, self._work_dir)
+        return free >= _ROOM_BYTES
 
     def beat(self) -> None:
         """Keep the worker's leases and its place in the fleet, and end idle engines."""
