@@ -91,3 +91,20 @@ def test_the_end_of_a_lost_run_does_not_cost_the_next_run_of_its_job_the_lease(a
         assert Job.objects.get().state == State.CANCELLED
     finally:
         engines.close()
+
+
+def test_a_worker_that_ends_before_its_slot_hands_the_job_back(alice: Owner, tmp_path: Path) -> None:
+    """Celery does not wait for its slots where it stops while the bell is away."""
+    catalog = load_catalog(TEST_MODELS)
+    tone = catalog.models["test-tone"].capability()
+    fleet.register("w1", 1, [tone])
+    runner = Runner("w1", Hosts(catalog, 3600, {"PATH": os.defpath}), tmp_path / "work")
+    params = {"text": "x", "steps": 9999, "step_seconds": 0.05}
+    jobs.submit(alice, jobs.Submission(model="test-tone", modality="audio", params=params))
+    slot = answering(runner, tone.queue)
+    until(lambda: Job.objects.get().stage == "generating")
+    runner.close()
+    slot.join(timeout=30)
+    job = Job.objects.get()
+    assert (job.state, job.attempts, job.fence) == (State.QUEUED, 0, 1)
+    assert [run.cause for run in job.runs.all()] == ["handed_back"]

@@ -182,7 +182,11 @@ class Host:
         """Whether it is dead, without reaping it (see `kill`)."""
         if self._process.returncode is not None:
             return True
-        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            # Another thread killed and reaped it just now.
+            return True
 
     def _await_exit(self, deadline: float) -> None:
         while not self._has_exited() and time.monotonic() < deadline:

@@ -46,6 +46,7 @@ class Runner:
         self._engines = engines
         self._work_dir = work_dir
         self._draining_at: float | None = None
+        self.is_closed = False
         # By claim: a run that was lost may end here after this worker took the same job again.
         self._in_hand: set[jobs.Claim] = set()
 
@@ -91,6 +92,11 @@ class Runner:
         if self._draining_at is None:
             self._draining_at = time.monotonic()
 
+    def close(self) -> None:
+        """The worker ends now, also where Celery did not wait for its slots: what is in hand is handed back."""
+        self.is_closed = True
+        self._engines.close()
+
     @property
     def is_drained(self) -> bool:
         """Whether the time of the jobs in hand is over."""
@@ -108,6 +114,9 @@ class Runner:
                     ending, detail = run.drive(job)
                 self._finish(claim, ending, detail, run.produced)
             except errors.InclavateError as error:
+                if self.is_closed:
+                    _persist(jobs.hand_back, claim)
+                    return
                 code = error.code if isinstance(error, errors.JobError) else errors.InferenceFailed.code
                 _persist(jobs.fail, claim, code, error.message)
 
@@ -184,7 +193,8 @@ class _Run:
                 case hosts.CancelledByRequest():
                     return self._stopping or Ending.CANCELLED, None
                 case hosts.Failed():
-                    return (self._stopping, None) if self._stopping else (Ending.FAILED, event)
+                    stopping = self._stopping or (Ending.DRAINED if self._runner.is_closed else None)
+                    return (stopping, None) if stopping else (Ending.FAILED, event)
             if (ending := self._look(now)) is not None:
                 return ending
 

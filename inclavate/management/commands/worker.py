@@ -51,7 +51,7 @@ class Command(BaseCommand):
         try:
             sys.exit(_serve(runner, slots, offered))
         finally:
-            engines.close()
+            runner.close()
             fleet.stop(name)
 
 
