@@ -206,23 +206,22 @@ def test_a_reader_that_began_ends_whole_though_the_object_is_deleted(store: Stor
 
 def test_readers_get_the_whole_object_or_none_while_it_is_deleted(store: Store) -> None:
     put(store, "a", BIG)
-    has_begun = threading.Barrier(5)
+    has_opened = threading.Semaphore(0)
 
     def read_until_gone() -> int:
-        has_begun.wait()
         reads = 0
         while True:
             try:
                 chunks = store.read("a")
             except ObjectMissing:
                 return reads
+            has_opened.release()
             assert b"".join(chunks) == BIG
             reads += 1
 
     with ThreadPoolExecutor(4) as pool:
         readers = [pool.submit(read_until_gone) for _ in range(4)]
-        has_begun.wait()
-        get(store, "a")
+        assert has_opened.acquire(timeout=60)
         store.delete("a")
         assert sum(reader.result(timeout=60) for reader in readers) > 0
 
