@@ -55,7 +55,7 @@ class Runner:
         if self._draining_at is not None or not self._has_room():
             return
         close_old_connections()
-        claim = jobs.claim(queue_name, self.name)
+        claim = _try(jobs.claim, queue_name, self.name)
         if claim is None:
             return
         log.info("job %s begins, run %d", claim.job.pk, claim.fence)
