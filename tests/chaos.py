@@ -532,6 +532,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="over how long the jobs come (0.15 s a job)")
     parser.add_argument("--folder", type=Path, help="where to keep the logs; a temporary folder otherwise")
     given = parser.parse_args()
+    # What was begun and mounted is undone.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     seconds = given.seconds or given.jobs * 0.15
     with tempfile.TemporaryDirectory(prefix="inclavate-chaos-", dir="/tmp") as temporary:
         folder = given.folder or Path(temporary)
