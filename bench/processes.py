@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, Self, cast
 
@@ -52,11 +53,10 @@ class Helper:
         return json.loads(line)
 
     def __enter__(self) -> Self:
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._end)
             self._read()
-        except BaseException:
-            self._end()
-            raise
+            undo.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:

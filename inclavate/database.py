@@ -24,6 +24,11 @@ def now() -> datetime:
     return instant.astimezone(UTC)
 
 
+def rfc3339(at: datetime) -> str:
+    """A time as every answer and webhook writes it: UTC, milliseconds, `Z`."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 @contextmanager
 def write() -> Iterator[datetime]:
     """One write transaction; yields the database's time. Nothing slow belongs inside."""

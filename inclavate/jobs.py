@@ -190,11 +190,11 @@ def _notes(submission: Submission, capability: Capability) -> list[str]:
 
 def _check_limits(owner: Owner) -> None:
     mine = settings.MAX_QUEUED_JOBS_PER_OWNER if owner.max_queued_jobs is None else owner.max_queued_jobs
-    for rows, limit, whose in (
-        (Turn.objects.all(), settings.MAX_QUEUED_JOBS, "in all"),
-        (Turn.objects.filter(owner=owner), mine, "of yours"),
+    queued = Turn.objects.aggregate(in_all=Sum("queued"), mine=Sum("queued", filter=Q(owner=owner)))
+    for waiting, limit, whose in (
+        (queued["in_all"] or 0, settings.MAX_QUEUED_JOBS, "in all"),
+        (queued["mine"] or 0, mine, "of yours"),
     ):
-        waiting = rows.aggregate(n=Sum("queued"))["n"] or 0
         if waiting >= limit:
             raise errors.QueueFull(f"{waiting:,} jobs {whose} are queued, and the limit is {limit:,}.", retry_after=10)
 

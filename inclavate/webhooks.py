@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import Error as DatabaseError
@@ -72,7 +72,7 @@ def record(job: Job) -> None:
 def _news(job: Job, ended_at: datetime) -> dict[str, object]:
     return {
         "type": f"generation.{job.state}",
-        "timestamp": _instant(ended_at),
+        "timestamp": database.rfc3339(ended_at),
         "data": {
             "id": str(job.pk),
             "state": job.state,
@@ -82,14 +82,10 @@ def _news(job: Job, ended_at: datetime) -> dict[str, object]:
             "error_code": job.error_code,
             "error_message": job.error_message,
             "metadata": job.metadata,
-            "created_at": _instant(job.created_at),
-            "completed_at": _instant(ended_at),
+            "created_at": database.rfc3339(job.created_at),
+            "completed_at": database.rfc3339(ended_at),
         },
     }
-
-
-def _instant(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 # -- delivering ------------------------------------------------------------------------------------------------------
@@ -222,13 +218,21 @@ class Courier:
     def _next(self) -> Delivery | None:
         with self._looking_out:
             while not self._stopping.is_set():
-                claimed = claim(passing_over=self._busy())
+                claimed = self._claim()
                 if claimed is not None:
                     self._count(claimed.owner_id, +1)
                     return claimed
                 close_old_connections()
                 self._stopping.wait(self._pause_seconds)
         return None
+
+    def _claim(self) -> Delivery | None:
+        """Without the database there is nothing to send; the look-out tells so, once a pause."""
+        try:
+            return claim(passing_over=self._busy())
+        except DatabaseError as error:
+            log.error("no webhook can be sent while the database does not answer: %s", error)
+            return None
 
     def _busy(self) -> list[int]:
         with self._counting:

@@ -6,12 +6,12 @@ import json
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from inclavate import artifacts, errors, jobs
+from inclavate import artifacts, database, errors, jobs
 from inclavate.faces.boundary import idempotency_key, parse_id
 from inclavate.fleet import Offered
 from inclavate.generators import MODALITIES, SPEECH, TRANSCRIBE, UNDERSTAND
@@ -87,10 +87,7 @@ def _instant(text: str) -> datetime:
 
 
 def timestamp(at: datetime | None) -> str | None:
-    """RFC 3339, UTC, milliseconds."""
-    if at is None:
-        return None
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if at is None else database.rfc3339(at)
 
 
 def job_json(job: Job) -> dict[str, Any]:
