@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator
+from email.utils import format_datetime, parsedate_to_datetime
 from types import TracebackType
 from typing import Self
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
 from inclavate import artifacts, errors
 from inclavate.faces.boundary import in_pool
 from inclavate.models import Artifact, Owner
 
 _BATCH_BYTES = 2**20
+_INERT = re.compile(r"(audio|video)/[\w.+-]+|image/(png|jpeg|webp|gif|bmp|tiff|avif)|text/plain", re.ASCII)
+_RANGE = re.compile(r"\s*([0-9]*)\s*-\s*([0-9]*)\s*", re.ASCII)
+
+# -- in ----------------------------------------------------------------------------------------------------------------
 
 
 class Upload:
@@ -76,7 +86,90 @@ class Upload:
             await in_pool(self._draft.abandon)
 
 
+# -- out ---------------------------------------------------------------------------------------------------------------
+
+
 async def iterate(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
     """Chunks of a store, each read in the pool."""
     while (chunk := await in_pool(next, chunks, b"")) != b"":
         yield chunk
+
+
+async def respond(request: Request, artifact: Artifact) -> Response:
+    """GET and HEAD of an artifact's bytes, with single ranges and conditions (RFC 9110).
+
+    Raises `NotReady`, `InvalidRequest`, `RangeNotSatisfiable`, `ArtifactGone`, `Unavailable`.
+    """
+    if artifact.state != Artifact.State.READY:
+        raise errors.NotReady(f"Artifact {artifact.pk} is {artifact.state}, not ready.")
+    headers = _headers(artifact)
+    if _matches(request.headers.get("if-none-match"), headers["ETag"]):
+        return Response(status_code=304, headers={name: headers[name] for name in ("ETag", "Last-Modified")})
+    wanted = _range(request, artifact, headers)
+    start, stop = wanted or (0, artifact.size)
+    headers["Content-Length"] = str(stop - start)
+    if wanted:
+        headers["Content-Range"] = f"bytes {start}-{stop - 1}/{artifact.size}"
+    status = 206 if wanted else 200
+    if request.method == "HEAD":
+        return Response(status_code=status, headers=headers)
+    chunks = await in_pool(artifacts.read, artifact, start, stop)
+    return StreamingResponse(iterate(chunks), status, headers)
+
+
+def _headers(artifact: Artifact) -> dict[str, str]:
+    essence = artifact.media_type.partition(";")[0].strip().lower()
+    is_inert = _INERT.fullmatch(essence) is not None
+    return {
+        "Content-Type": artifact.media_type if is_inert else "application/octet-stream",
+        "Content-Disposition": content_disposition(artifact.filename or str(artifact.pk)),
+        "X-Content-Type-Options": "nosniff",
+        "Accept-Ranges": "bytes",
+        "ETag": f'"{artifact.digest}"',
+        "Last-Modified": format_datetime(artifact.created_at, usegmt=True),
+    }
+
+
+def content_disposition(filename: str) -> str:
+    """An attachment whose name any client reads (RFC 6266): plain ASCII, and UTF-8 where that is not all of it."""
+    plain = "".join(c if c.isascii() and c.isprintable() and c not in '"\\%' else "_" for c in filename)
+    named = f'attachment; filename="{plain}"'
+    return named if plain == filename else f"{named}; filename*=UTF-8''{quote(filename, safe='')}"
+
+
+def _matches(condition: str | None, etag: str) -> bool:
+    tags = {tag.strip().removeprefix("W/") for tag in (condition or "").split(",")}
+    return "*" in tags or etag in tags
+
+
+def _range(request: Request, artifact: Artifact, headers: dict[str, str]) -> tuple[int, int] | None:
+    """The range asked for as (start, stop), None for all. Raises `InvalidRequest`, `RangeNotSatisfiable`."""
+    text = request.headers.get("range")
+    if text is None or not _if_range(request.headers.get("if-range"), artifact, headers):
+        return None
+    unit, _, spec = text.partition("=")
+    if unit.strip().lower() != "bytes":
+        return None
+    if "," in spec or re.fullmatch(r"\s*-\s*[0-9]+\s*", spec):
+        raise errors.RangeNotSatisfiable("Only a single range with a start is served.", size=artifact.size)
+    match = _RANGE.fullmatch(spec)
+    if not match or not match[1] or (match[2] and _position(match[2]) < _position(match[1])):
+        raise errors.InvalidRequest(f"Range: {text[:80]!r} is no range; write bytes=START-END.", param="Range")
+    start = _position(match[1])
+    if start >= artifact.size:
+        raise errors.RangeNotSatisfiable(f"The object ends before byte {start}.", size=artifact.size)
+    return start, min(_position(match[2]) + 1, artifact.size) if match[2] else artifact.size
+
+
+def _position(digits: str) -> int:
+    """However many digits: beyond twenty it is past the end of anything."""
+    return int(digits.lstrip("0")[:20] or "0")
+
+
+def _if_range(condition: str | None, artifact: Artifact, headers: dict[str, str]) -> bool:
+    if condition is None or condition == headers["ETag"]:
+        return True
+    try:
+        return artifact.created_at.replace(microsecond=0) == parsedate_to_datetime(condition)
+    except (ValueError, TypeError):
+        return False
