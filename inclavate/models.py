@@ -218,7 +218,11 @@ class Artifact(models.Model):
     store_key = models.CharField(max_length=100, unique=True)
     job = models.ForeignKey(Job, null=True, on_delete=models.SET_NULL, related_name="artifacts")
     is_transient = models.BooleanField(default=False)
+    # What a worker read in its bytes, or what the engine that made it said of it.
     facts = models.JSONField(default=dict)
+    # When a worker is to look into it; null where nothing is to be found out (any more).
+    inspect_at = models.DateTimeField(null=True)
+    inspections = models.PositiveSmallIntegerField(default=0)
     created_at = models.DateTimeField()
     expires_at = models.DateTimeField(null=True)
 
@@ -229,9 +233,37 @@ class Artifact(models.Model):
         indexes = [
             # artifacts.page: an owner's artifacts, newest first
             models.Index(fields=["owner", "-created_at", "-id"], name="artifact_page"),
+            # artifacts.page: one half of them
+            models.Index(fields=["owner", "origin", "-created_at", "-id"], name="artifact_page_of_origin"),
+            # artifacts.page_of_files: those with a purpose, and those with one of them
+            models.Index(fields=["owner", "-created_at", "-id"], condition=~Q(purpose=""), name="artifact_files"),
+            models.Index(
+                fields=["owner", "purpose", "-created_at", "-id"],
+                condition=~Q(purpose=""),
+                name="artifact_files_of_purpose",
+            ),
+            # artifacts.claim_inspection: the next one to look into
+            models.Index(fields=["inspect_at"], condition=Q(inspect_at__isnull=False), name="artifact_inspection"),
             # artifacts.sweep: writes that never ended, and what has expired
             models.Index(fields=["created_at"], condition=Q(state="pending"), name="artifact_pending"),
             models.Index(fields=["expires_at"], condition=Q(expires_at__isnull=False), name="artifact_expiry"),
+        ]
+
+
+class PartedUpload(models.Model):
+    """An upload that comes in parts, until it is complete or given up. `token` is the store's own word for it."""
+
+    artifact = models.OneToOneField(Artifact, primary_key=True, on_delete=models.CASCADE, related_name="parted")
+    size = models.PositiveBigIntegerField()
+    part_bytes = models.PositiveBigIntegerField()
+    digest = models.CharField(max_length=64, default="")
+    token = models.TextField()
+    expires_at = models.DateTimeField()
+
+    class Meta:
+        indexes = [
+            # artifacts.sweep: uploads that nobody completed
+            models.Index(fields=["expires_at"], name="parted_upload_expiry")
         ]
 
 

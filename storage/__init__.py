@@ -17,6 +17,8 @@ from typing import Protocol, Self
 from urllib.parse import SplitResult, unquote, urlsplit
 
 MAX_KEY_LENGTH = 200
+# Of an object that comes in parts, and of what a store sends in one request.
+PART_BYTES = 8 * 2**20
 _KEY = re.compile(r"[a-z0-9-]+(/[a-z0-9-]+)*")
 
 
@@ -39,6 +41,14 @@ class Entry:
     key: str
     size: int
     modified_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part that an unfinished object has; `number` counts from 1."""
+
+    number: int
+    size: int
 
 
 class Writer(Protocol):
@@ -92,6 +102,35 @@ class Store(Protocol):
 
     def sweep(self, before: datetime) -> int:
         """Remove unfinished writes begun before then; how many. One that still receives bytes may be spared."""
+
+    # Objects that come in parts: in any order, each again if need be, over days and through many processes.
+
+    def begin_parts(self, key: str) -> str:
+        """Begin an object of parts; nothing is readable before `complete_parts`. The token goes to the other calls."""
+
+    def write_part(self, key: str, token: str, number: int) -> Writer:
+        """Part `number` (from 1) of at most `PART_BYTES`, kept by its `commit`; a later one of its number replaces it.
+
+        All but the last part must have `PART_BYTES`. `ObjectMissing`, at the latest by `commit`, where the upload is
+        over.
+        """
+
+    def parts(self, key: str, token: str) -> list[Part]:
+        """What has come, by number. `ObjectMissing` where the upload is over."""
+
+    def complete_parts(self, key: str, token: str) -> None:
+        """Make the object readable, whole and durable, of all its parts. Again after a success is no error."""
+
+    def abort_parts(self, key: str, token: str) -> None:
+        """Leave nothing behind. No error where it is over; a completed object stays."""
+
+    # Transfers past this process, for stores whose server takes them; None where it does not.
+
+    def download_url(self, key: str, media_type: str, disposition: str, seconds: int) -> str | None:
+        """A URL that gives the object to whoever has it, for a while, under these headers."""
+
+    def part_url(self, key: str, token: str, number: int, seconds: int) -> str | None:
+        """A URL that takes the part by PUT from whoever has it, for a while."""
 
 
 def open_store(url: str) -> Store:

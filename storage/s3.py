@@ -21,13 +21,24 @@ from boto3.session import Session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from storage import Entry, ObjectMissing, Store, StoreError, StoreFull, Writer, check_key, check_range, is_key, opened
+from storage import (
+    PART_BYTES,
+    Entry,
+    ObjectMissing,
+    Store,
+    StoreError,
+    StoreFull,
+    Writer,
+    check_key,
+    check_range,
+    is_key,
+    opened,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
 
-PART_BYTES = 8 * 2**20
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _OPTIONS = ("endpoint", "region", "style")
