@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ from django.db.models import Count, F, Q, QuerySet, Sum
 
 import storage
 from inclavate import database, errors
-from inclavate.models import TERMINAL, Artifact, Job, JobInput, Owner, Usage
+from inclavate.models import TERMINAL, Artifact, Job, JobInput, Owner, PartedUpload, Usage
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,8 @@ _SNIFF_BYTES = 4096
 _RESERVE_STEP_BYTES = 8 * 2**20
 # A pending row or an object without a row younger than this may belong to a write that still goes on.
 _GRACE = timedelta(hours=1)
+_DIRECT_SECONDS = 3600
+_ASSEMBLY_STEP_BYTES = 16 * 2**20
 
 
 @cache
@@ -86,6 +88,10 @@ class Draft:
         """What the first bytes say it is."""
         return sniff(self._head)
 
+    def check_digest(self, expected: str, param: str) -> None:
+        """Raises `InvalidRequest` where the bytes have another SHA-256 than their sender said."""
+        _check_digest(self._hash.hexdigest(), expected, param)
+
     def store(self) -> None:
         """Make the bytes durable. Slow; outside any transaction. Raises `QuotaExhausted`, `Unavailable`."""
         with _translated():
@@ -93,23 +99,9 @@ class Draft:
 
     def seal(self) -> Artifact:
         """Make the artifact ready. Inside a `database.write()`, after `store()`."""
-        artifact = self.artifact
-        reserved_bytes, artifact.size = artifact.size, self.size
-        artifact.state = Artifact.State.READY
-        artifact.digest = self._hash.hexdigest()
-        artifact.sniffed_type = self.sniffed_type or ""
-        sealed = Artifact.objects.filter(pk=artifact.pk, state=Artifact.State.PENDING).update(
-            state=artifact.state,
-            digest=artifact.digest,
-            sniffed_type=artifact.sniffed_type,
-            size=artifact.size,
-            facts=artifact.facts,
-            expires_at=artifact.expires_at,
-        )
-        if not sealed:
-            raise errors.Conflict(f"Artifact {artifact.pk} was deleted while it was written.")
-        _count(artifact, +1, reserved_bytes=-reserved_bytes, reserved_objects=-1)
-        return artifact
+        if not _seal(self.artifact, self.size, self._hash.hexdigest(), self.sniffed_type):
+            raise errors.Conflict(f"Artifact {self.artifact.pk} was deleted while it was written.")
+        return self.artifact
 
     def finish(self) -> Artifact:
         """`store` and `seal`, for one that belongs to no job's end."""
@@ -131,6 +123,25 @@ class Draft:
             _reserve(self.artifact, size, 0)
             Artifact.objects.filter(pk=self.artifact.pk).update(size=F("size") + size)
         self.artifact.size += size
+
+
+def _seal(artifact: Artifact, size: int, digest: str, sniffed_type: str | None) -> bool:
+    """Whether it was still pending, and is ready now. Inside a `database.write()`."""
+    reserved_bytes, artifact.size = artifact.size, size
+    artifact.state = Artifact.State.READY
+    artifact.digest = digest
+    artifact.sniffed_type = sniffed_type or ""
+    sealed = Artifact.objects.filter(pk=artifact.pk, state=Artifact.State.PENDING).update(
+        state=artifact.state,
+        digest=artifact.digest,
+        sniffed_type=artifact.sniffed_type,
+        size=artifact.size,
+        facts=artifact.facts,
+        expires_at=artifact.expires_at,
+    )
+    if sealed:
+        _count(artifact, +1, reserved_bytes=-reserved_bytes, reserved_objects=-1)
+    return bool(sealed)
 
 
 def begin(
@@ -161,12 +172,7 @@ def begin(
         job=job,
         is_transient=is_transient,
     )
-    with database.write() as now:
-        _reserve(artifact, expected_bytes, 1)
-        artifact.created_at = now
-        if settings.ARTIFACT_TTL_HOURS:
-            artifact.expires_at = now + timedelta(hours=settings.ARTIFACT_TTL_HOURS)
-        artifact.save(force_insert=True)
+    _insert(artifact)
     try:
         return Draft(artifact, max_bytes)
     except errors.InclavateError:
@@ -174,9 +180,208 @@ def begin(
         raise
 
 
+def _insert(artifact: Artifact) -> datetime:
+    """The pending row, its size reserved; when."""
+    with database.write() as now:
+        _reserve(artifact, artifact.size, 1)
+        artifact.created_at = now
+        if settings.ARTIFACT_TTL_HOURS:
+            artifact.expires_at = now + timedelta(hours=settings.ARTIFACT_TTL_HOURS)
+        artifact.save(force_insert=True)
+    return now
+
+
+def _check_digest(got: str, expected: str, param: str) -> None:
+    if got != expected:
+        raise errors.InvalidRequest(
+            f"{param}: the bytes that came have the SHA-256 {got}, not {expected[:80]}; nothing was kept.", param=param
+        )
+
+
 def too_large(limit: int, got: int | None = None) -> errors.PayloadTooLarge:
     came = f"{got:,} bytes were announced" if got is not None else "more came"
     return errors.PayloadTooLarge(f"The body may have at most {limit:,} bytes; {came}.", param="body")
+
+
+# -- writing in parts ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parts:
+    """An upload in parts as it stands. `urls` are the store's own for parts that miss; empty where it takes none."""
+
+    upload: PartedUpload
+    received: list[int]
+    missing: list[int]
+    urls: dict[int, str]
+
+
+def begin_parts(owner: Owner, media_type: str, size: int, digest: str = "") -> PartedUpload:
+    """A new pending artifact of `size` bytes, all reserved. Raises `PayloadTooLarge`, `QuotaExhausted`, `Unavailable`.
+
+    `digest` is the SHA-256 that the whole shall have, where its sender knows it by now.
+    """
+    if size > settings.MAX_PARTED_UPLOAD_BYTES:
+        raise too_large(settings.MAX_PARTED_UPLOAD_BYTES, size)
+    key = uuid.uuid4()
+    artifact = Artifact(
+        id=key, owner=owner, origin=Artifact.Origin.UPLOADED, media_type=media_type, size=size, store_key=str(key)
+    )
+    now = _insert(artifact)
+    try:
+        with _translated():
+            token = _store().begin_parts(artifact.store_key)
+    except errors.InclavateError:
+        _remove(artifact)
+        raise
+    expires_at = now + timedelta(hours=settings.PARTED_UPLOAD_HOURS)
+    with database.write():
+        return PartedUpload.objects.create(
+            artifact=artifact,
+            size=size,
+            part_bytes=storage.PART_BYTES,
+            digest=digest,
+            token=token,
+            expires_at=expires_at,
+        )
+
+
+def get_parts(owner: Owner, upload_id: uuid.UUID) -> PartedUpload:
+    """Raises `NotFound`, the same for another owner's and for one that is over."""
+    upload = PartedUpload.objects.select_related("artifact").filter(pk=upload_id, artifact__owner=owner).first()
+    if upload is None:
+        raise errors.NotFound(f"There is no upload {upload_id}, or it is over.")
+    return upload
+
+
+def parts(upload: PartedUpload, max_urls: int = 100) -> Parts:
+    """What has come and what misses. Raises `NotFound`, `Unavailable`."""
+    with _of_parts(upload):
+        sizes = {part.number: part.size for part in _store().parts(upload.artifact.store_key, upload.token)}
+    received = [n for n in range(1, _part_count(upload) + 1) if sizes.get(n) == part_size(upload, n)]
+    missing = sorted(set(range(1, _part_count(upload) + 1)) - set(received))
+    urls = _part_urls(upload, missing[:max_urls]) if settings.STORE_REDIRECT else {}
+    return Parts(upload, received, missing, urls)
+
+
+def _part_urls(upload: PartedUpload, numbers: list[int]) -> dict[int, str]:
+    store, key = _store(), upload.artifact.store_key
+    found = {number: store.part_url(key, upload.token, number, _DIRECT_SECONDS) for number in numbers}
+    return {number: url for number, url in found.items() if url is not None}
+
+
+def part_size(upload: PartedUpload, number: int) -> int:
+    """How many bytes that part has. Raises `InvalidRequest` where the upload has no such part."""
+    count = _part_count(upload)
+    if not 1 <= number <= count:
+        raise errors.InvalidRequest(f"number: this upload has parts 1 to {count}, not {number}.", param="number")
+    return upload.part_bytes if number < count else upload.size - (count - 1) * upload.part_bytes
+
+
+def _part_count(upload: PartedUpload) -> int:
+    return -(-upload.size // upload.part_bytes)
+
+
+class PartDraft:
+    """One part being written: `write` chunks, then `finish`; or `abandon`."""
+
+    def __init__(self, upload: PartedUpload, number: int) -> None:
+        self._upload = upload
+        self._left = self._size = part_size(upload, number)
+        self._number = number
+        with _of_parts(upload):
+            self._writer = _store().write_part(upload.artifact.store_key, upload.token, number)
+
+    def write(self, chunk: bytes) -> None:
+        """Raises `PayloadTooLarge` past the part's size."""
+        if len(chunk) > self._left:
+            raise too_large(self._size)
+        self._left -= len(chunk)
+        with _of_parts(self._upload):
+            self._writer.write(chunk)
+
+    def finish(self) -> None:
+        """Raises `InvalidRequest` where too little came."""
+        if self._left:
+            raise errors.InvalidRequest(
+                f"body: part {self._number} has {self._size:,} bytes; {self._size - self._left:,} came.", param="body"
+            )
+        with _of_parts(self._upload):
+            self._writer.commit()
+
+    def abandon(self) -> None:
+        """Leave nothing of this part. Safe after any failure, and after `finish` (then nothing)."""
+        try:
+            self._writer.abort()
+        except storage.StoreError as error:
+            log.warning("a part of upload %s waits for the sweeper: %s", self._upload.pk, error)
+
+
+@contextmanager
+def _of_parts(upload: PartedUpload) -> Iterator[None]:
+    try:
+        with _translated():
+            yield
+    except errors.ArtifactGone:
+        raise errors.NotFound(f"The upload {upload.pk} is over.") from None
+
+
+class Assembly:
+    """A parted upload being completed: `step` until it says that all is read, then `finish`."""
+
+    def __init__(self, upload: PartedUpload, digest: str = "") -> None:
+        """Make one object of the parts. Raises `NotReady` where some miss, `NotFound`, `Unavailable`."""
+        if missing := parts(upload, max_urls=0).missing:
+            named = ", ".join(map(str, missing[:10])) + ("…" if len(missing) > 10 else "")
+            raise errors.NotReady(f"{len(missing):,} parts of upload {upload.pk} have not come: {named}.")
+        self._upload = upload
+        self._expected = digest or upload.digest
+        self._hash = hashlib.sha256()
+        self._head = b""
+        self._size = 0
+        with _of_parts(upload):
+            _store().complete_parts(upload.artifact.store_key, upload.token)
+            self._chunks = _store().read(upload.artifact.store_key, chunk_bytes=_ASSEMBLY_STEP_BYTES)
+
+    def step(self) -> bool:
+        """Read a little, a moment's work; whether there is more."""
+        with _of_parts(self._upload):
+            chunk = next(self._chunks, b"")
+        self._head += chunk[: _SNIFF_BYTES - len(self._head)]
+        self._hash.update(chunk)
+        self._size += len(chunk)
+        return chunk != b""
+
+    def finish(self) -> Artifact:
+        """The artifact, ready. Raises `InvalidRequest` where size or digest are not what they should be: the parts
+        cannot be told right from wrong, so all is given up."""
+        artifact, upload = self._upload.artifact, self._upload
+        try:
+            if self._size != upload.size:
+                raise errors.InvalidRequest(
+                    f"size_bytes: {upload.size:,} were announced, {self._size:,} came; nothing was kept.",
+                    param="size_bytes",
+                )
+            if self._expected:
+                _check_digest(self._hash.hexdigest(), self._expected, "digest")
+        except errors.InvalidRequest:
+            give_up_parts(upload)
+            raise
+        with database.write():
+            if _seal(artifact, self._size, self._hash.hexdigest(), sniff(self._head)):
+                PartedUpload.objects.filter(pk=upload.pk).delete()
+                return artifact
+        # Another request completed or gave up the same upload meanwhile.
+        return get(artifact.owner, artifact.pk)
+
+    def close(self) -> None:
+        """Let go of the store. Safe twice."""
+        self._chunks.close()
+
+
+def give_up_parts(upload: PartedUpload) -> None:
+    """Leave neither row, bytes nor reservation."""
+    _remove(upload.artifact)
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -192,10 +397,32 @@ def get(owner: Owner, artifact_id: uuid.UUID) -> Artifact:
 
 def read(artifact: Artifact, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
     """The bytes start..stop (exclusive) in chunks. Raises `NotReady`, `ArtifactGone`, `Unavailable`."""
-    if artifact.state != Artifact.State.READY:
-        raise errors.NotReady(f"Artifact {artifact.pk} is {artifact.state}, not ready.")
+    _check_ready(artifact)
     with _translated():
         return _store().read(artifact.store_key, start, stop)
+
+
+def direct_url(artifact: Artifact, media_type: str, disposition: str) -> str | None:
+    """Where the store itself serves the bytes for a while, under these headers; None where it does not or must not."""
+    if not settings.STORE_REDIRECT:
+        return None
+    with _translated():
+        return _store().download_url(artifact.store_key, media_type, disposition, _DIRECT_SECONDS)
+
+
+def several(owner: Owner, ids: Sequence[uuid.UUID]) -> list[Artifact]:
+    """These artifacts, in this order. Raises `NotFound` and `NotReady` for the first that is not to be had."""
+    found = Artifact.objects.filter(owner=owner).in_bulk(ids)
+    for artifact_id in ids:
+        if artifact_id not in found:
+            raise errors.NotFound(f"There is no artifact {artifact_id}.")
+        _check_ready(found[artifact_id])
+    return [found[artifact_id] for artifact_id in ids]
+
+
+def _check_ready(artifact: Artifact) -> None:
+    if artifact.state != Artifact.State.READY:
+        raise errors.NotReady(f"Artifact {artifact.pk} is {artifact.state}, not ready.")
 
 
 T = TypeVar("T")
@@ -264,6 +491,7 @@ def delete_outputs(job: Job) -> int:
 
 
 def _remove(artifact: Artifact) -> None:
+    parted = PartedUpload.objects.filter(pk=artifact.pk).first()
     with database.write():
         gone, _ = Artifact.objects.filter(pk=artifact.pk, state=artifact.state).delete()
         if gone and artifact.state == Artifact.State.READY:
@@ -271,13 +499,15 @@ def _remove(artifact: Artifact) -> None:
         elif gone:
             _change_usage(artifact, reserved_bytes=-artifact.size, reserved_objects=-1)
     if gone:
-        _discard(artifact)
+        _discard(artifact, parted=parted)
 
 
-def _discard(artifact: Artifact, writer: storage.Writer | None = None) -> None:
+def _discard(artifact: Artifact, writer: storage.Writer | None = None, parted: PartedUpload | None = None) -> None:
     try:
         if writer is not None:
             writer.abort()
+        if parted is not None:
+            _store().abort_parts(artifact.store_key, parted.token)
         _store().delete(artifact.store_key)
     except storage.StoreError as error:
         log.warning("the bytes of artifact %s wait for the sweeper: %s", artifact.pk, error)
@@ -288,8 +518,10 @@ def sweep(at: datetime | None = None) -> int:
     at = at or database.now()
     needed = JobInput.objects.filter(~Q(job__state__in=TERMINAL), artifact__isnull=False).values("artifact")
     expired = Artifact.objects.filter(expires_at__lt=at).exclude(pk__in=needed)
-    abandoned = Artifact.objects.filter(state=Artifact.State.PENDING, created_at__lt=at - _GRACE).exclude(
-        job__state="running"
+    abandoned = (
+        Artifact.objects.filter(state=Artifact.State.PENDING, created_at__lt=at - _GRACE)
+        .exclude(job__state="running")
+        .exclude(parted__expires_at__gte=at)
     )
     rows = [*expired[:500], *abandoned[:500]]
     for artifact in rows:
@@ -299,8 +531,9 @@ def sweep(at: datetime | None = None) -> int:
 
 def sweep_store(at: datetime | None = None) -> int:
     """Remove bytes without a row, and unfinished writes of the store; how many. Walks the whole store."""
-    before = (at or database.now()) - _GRACE
-    removed = _store().sweep(before)
+    at = at or database.now()
+    before = at - _GRACE
+    removed = _store().sweep(before - timedelta(hours=settings.PARTED_UPLOAD_HOURS))
     batch: list[str] = []
     for entry in _store().entries():
         if entry.modified_at < before:
@@ -335,8 +568,8 @@ def usage(owner: Owner) -> dict[str, Any]:
     return {
         "bytes": sum(part["bytes"] for part in parts.values()),
         "objects": sum(part["objects"] for part in parts.values()),
-        "max_bytes": owner.max_bytes or 0,
-        "max_objects": owner.max_objects or 0,
+        "max_bytes": _ceilings(owner)[0] or 0,
+        "max_objects": _ceilings(owner)[1] or 0,
         **parts,
         **({"default_ttl_hours": settings.ARTIFACT_TTL_HOURS} if settings.ARTIFACT_TTL_HOURS else {}),
     }
@@ -368,20 +601,28 @@ def _change_usage(artifact: Artifact, **changes: int) -> None:
     row.update(**{name: F(name) + change for name, change in changes.items()})
 
 
+def _ceilings(owner: Owner) -> tuple[int | None, int | None]:
+    """The owner's quota of bytes and of objects: its own, else the deployment's; None where there is none."""
+    return (
+        (settings.MAX_BYTES_PER_OWNER or None) if owner.max_bytes is None else owner.max_bytes,
+        (settings.MAX_OBJECTS_PER_OWNER or None) if owner.max_objects is None else owner.max_objects,
+    )
+
+
 def _reserve(artifact: Artifact, size: int, objects: int) -> None:
     owner = artifact.owner
     Usage.objects.get_or_create(owner=owner, origin=artifact.origin)
+    max_bytes, max_objects = _ceilings(owner)
+    if max_bytes is not None or max_objects is not None:
+        # Locked before anything is changed, and in one order: two writes of one owner queue, and never for each other.
+        locked = list(Usage.objects.select_for_update().filter(owner=owner).order_by("origin"))
+        total_bytes = size + sum(row.bytes + row.reserved_bytes for row in locked)
+        total_objects = objects + sum(row.objects_count + row.reserved_objects for row in locked)
+        if max_bytes is not None and total_bytes > max_bytes:
+            raise errors.QuotaExhausted(f"The quota of {max_bytes:,} bytes is exhausted; {size:,} more do not fit.")
+        if max_objects is not None and total_objects > max_objects:
+            raise errors.QuotaExhausted(f"The quota of {max_objects:,} objects is exhausted.")
     _change_usage(artifact, reserved_bytes=size, reserved_objects=objects)
-    if owner.max_bytes is None and owner.max_objects is None:
-        return
-    # The rows are locked in one order, so that two uploads of one owner queue instead of both fitting.
-    locked = Usage.objects.select_for_update().filter(owner=owner).order_by("origin")
-    total_bytes = sum(row.bytes + row.reserved_bytes for row in locked)
-    total_objects = sum(row.objects_count + row.reserved_objects for row in locked)
-    if owner.max_bytes is not None and total_bytes > owner.max_bytes:
-        raise errors.QuotaExhausted(f"The quota of {owner.max_bytes:,} bytes is exhausted; {size:,} more do not fit.")
-    if owner.max_objects is not None and total_objects > owner.max_objects:
-        raise errors.QuotaExhausted(f"The quota of {owner.max_objects:,} objects is exhausted.")
 
 
 # -- what bytes are --------------------------------------------------------------------------------------------------

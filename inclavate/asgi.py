@@ -10,7 +10,7 @@ import asyncio
 import io
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -172,14 +172,20 @@ async def _static_error(request: Request, error: Exception) -> Response:
 
 django_app = Django()
 _own = (*native.routes, Route("/v1/artifacts", django_app, methods=["GET"]), *openai.routes)
-_own_paths = sorted({route.path for route in _own})
+
+
+def _by_path(routes: Sequence[Route]) -> list[Route]:
+    """Each path's routes, then its refusal: a word stays in front of the id that it could be taken for."""
+    paths = dict.fromkeys(route.path for route in routes)
+    return [route for path in paths for route in (*(r for r in routes if r.path == path), _other_methods(path, routes))]
+
+
 _starlette = Starlette(
     routes=[
         # Words that would else be taken for an id.
         Route("/v1/generations/capabilities", django_app),
         Route("/v1/artifacts/usage", django_app),
-        *_own,
-        *(_other_methods(path, _own) for path in _own_paths),
+        *_by_path(_own),
         Mount("/static", StaticFiles(directory=settings.BASE_DIR / "inclavate" / "static")),
     ],
     exception_handlers={Exception: _unexpected, HTTPException: _static_error},

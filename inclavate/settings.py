@@ -41,6 +41,13 @@ def _text(name: str, default: str, *aliases: str) -> str:
     return default
 
 
+def _flag(name: str, default: bool) -> bool:
+    text = _text(name, "on" if default else "off").lower()
+    if text not in ("1", "on", "true", "yes", "0", "off", "false", "no"):
+        raise ImproperlyConfigured(f"INCLAVATE_{name} must be on or off, not {text!r}.")
+    return text in ("1", "on", "true", "yes")
+
+
 N = TypeVar("N", int, float)
 
 
@@ -142,6 +149,8 @@ CELERY_BROKER_URL = _celery_broker(REDIS_URL)
 STORE_URL = _text("STORE_URL", (DATA_DIR / "objects").as_uri())
 if urlsplit(STORE_URL).scheme not in ("file", "memory", "s3"):
     raise ImproperlyConfigured("INCLAVATE_STORE_URL must be file:///…, s3://… or memory:.")
+# Whether clients may be sent to the store itself, where it can serve them.
+STORE_REDIRECT = _flag("STORE_REDIRECT", False)
 MODELS_FILE = Path(_text("MODELS_FILE", str(BASE_DIR / "config" / "models.toml"))).expanduser()
 
 WEB_THREADS = _number(int, "WEB_THREADS", 8, 1, 256)
@@ -170,7 +179,12 @@ MAX_QUEUED_JOBS_PER_OWNER = _number(int, "MAX_QUEUED_JOBS_PER_OWNER", 1_000, 1, 
 MAX_RUNNING_JOBS_PER_OWNER = _number(int, "MAX_RUNNING_JOBS_PER_OWNER", 2 if IS_HOSTED else 0, 0, 10**6)
 MAX_BODY_BYTES = _number(int, "MAX_BODY_BYTES", 16 * 2**20, 1024, 2**30)
 MAX_UPLOAD_BYTES = 512 * 2**20
+MAX_PARTED_UPLOAD_BYTES = 5 * 2**30
+PARTED_UPLOAD_HOURS = 24
 MAX_CLIP_BYTES = 64 * 2**20
+# 0 is no quota; an account's own comes before.
+MAX_BYTES_PER_OWNER = _number(int, "MAX_BYTES_PER_OWNER", 0, 0, 2**62)
+MAX_OBJECTS_PER_OWNER = _number(int, "MAX_OBJECTS_PER_OWNER", 0, 0, 2**62)
 # 0 keeps them for ever.
 JOB_TTL_HOURS = _number(float, "JOB_TTL_HOURS", 0.0, 0.0, 1e6)
 ARTIFACT_TTL_HOURS = _number(float, "ARTIFACT_TTL_HOURS", 0.0, 0.0, 1e6, "DPPAN_ARTIFACT_TTL_HOURS")

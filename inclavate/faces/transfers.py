@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 import re
 from collections.abc import AsyncIterator, Iterator
 from email.utils import format_datetime, parsedate_to_datetime
@@ -26,8 +27,9 @@ _RANGE = re.compile(r"\s*([0-9]*)\s*-\s*([0-9]*)\s*", re.ASCII)
 class Upload:
     """An artifact that arrives in chunks; leaving the `async with` before `finish` leaves nothing behind."""
 
-    def __init__(self, owner: Owner, media_type: str, max_bytes: int) -> None:
+    def __init__(self, owner: Owner, media_type: str, max_bytes: int, digest: str | None = None) -> None:
         self._owner = owner
+        self._digest = digest
         self._media_type = media_type
         self._max_bytes = max_bytes
         self._batch = bytearray()
@@ -63,10 +65,12 @@ class Upload:
         return self._draft.sniffed_type if self._draft else None
 
     async def finish(self) -> Artifact:
-        """Raises `InvalidRequest` where nothing came."""
+        """Raises `InvalidRequest` where nothing came, or not what the digest says."""
         await self._flush()
         if self._draft is None or not self.size:
             raise errors.InvalidRequest("The body is empty: there is nothing to keep.", param="body")
+        if self._digest is not None:
+            self._draft.check_digest(self._digest, "x-content-sha256")
         artifact = await in_pool(self._draft.finish)
         self._is_finished = True
         return artifact
@@ -113,6 +117,10 @@ async def respond(request: Request, artifact: Artifact) -> Response:
     status = 206 if wanted else 200
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers)
+    kind, disposition = headers["Content-Type"], headers["Content-Disposition"]
+    if url := await in_pool(artifacts.direct_url, artifact, kind, disposition):
+        # The client repeats its Range there.
+        return Response(status_code=307, headers={"Location": url, "Cache-Control": "no-store"})
     chunks = await in_pool(artifacts.read, artifact, start, stop)
     return StreamingResponse(iterate(chunks), status, headers)
 
@@ -122,12 +130,18 @@ def _headers(artifact: Artifact) -> dict[str, str]:
     is_inert = _INERT.fullmatch(essence) is not None
     return {
         "Content-Type": artifact.media_type if is_inert else "application/octet-stream",
-        "Content-Disposition": content_disposition(artifact.filename or str(artifact.pk)),
+        "Content-Disposition": content_disposition(filename(artifact)),
         "X-Content-Type-Options": "nosniff",
         "Accept-Ranges": "bytes",
         "ETag": f'"{artifact.digest}"',
         "Last-Modified": format_datetime(artifact.created_at, usegmt=True),
     }
+
+
+def filename(artifact: Artifact) -> str:
+    """What a download is called: as its uploader called it, else by its id and its type's usual ending."""
+    essence = artifact.media_type.partition(";")[0].strip().lower()
+    return artifact.filename or f"{artifact.pk}{mimetypes.guess_extension(essence) or ''}"
 
 
 def content_disposition(filename: str) -> str:

@@ -60,6 +60,28 @@ class GenerationRequest(BaseModel):
         )
 
 
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+MEDIA_TYPE = r"^[A-Za-z0-9_!#$&^.+-]{1,100}/[A-Za-z0-9_!#$&^.+-]{1,100}(\s*;[\x20-\x7e]*)?$"
+
+
+class PartedUploadRequest(BaseModel):
+    """`POST /v1/artifacts/uploads`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    size_bytes: Annotated[int, Field(ge=1)]
+    media_type: Annotated[str, Field(max_length=255, pattern=MEDIA_TYPE)] = "application/octet-stream"
+    digest: Digest | None = None
+
+
+class CompletionRequest(BaseModel):
+    """`POST /v1/artifacts/uploads/:id/complete`; the body may be left out."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    digest: Digest | None = None
+
+
 def job_filter(query: Mapping[str, str]) -> jobs.Filter:
     """What `?state= &model= &modality= &since= &metadata.KEY=` ask for. Raises `InvalidRequest`."""
     for name, words in (("state", State.values), ("modality", MODALITIES)):
@@ -151,6 +173,20 @@ def artifact_json(artifact: Artifact) -> dict[str, Any]:
         "created_at": timestamp(artifact.created_at),
         "expires_at": timestamp(artifact.expires_at),
         **named,
+    }
+
+
+def parts_json(parts: artifacts.Parts) -> dict[str, Any]:
+    upload = parts.upload
+    return {
+        "id": str(upload.pk),
+        "media_type": upload.artifact.media_type,
+        "size_bytes": upload.size,
+        "part_bytes": upload.part_bytes,
+        "parts": len(parts.received) + len(parts.missing),
+        "received": parts.received,
+        "expires_at": timestamp(upload.expires_at),
+        **({"part_urls": {str(number): url for number, url in parts.urls.items()}} if parts.urls else {}),
     }
 
 

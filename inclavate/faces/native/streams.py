@@ -13,14 +13,13 @@ from starlette.routing import Route
 from inclavate import artifacts, errors, jobs
 from inclavate.faces import watch
 from inclavate.faces.boundary import endpoint, in_pool, parse_count, parse_id
-from inclavate.faces.native import shapes
+from inclavate.faces.native import archive, parts, shapes
 from inclavate.faces.transfers import Upload, respond
 from inclavate.models import Job, Owner
 
 _PING_SECONDS = 15.0
 _CANCEL_WAIT_SECONDS = 2.0
 _MAX_WAIT_SECONDS = 60
-_MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}(\s*;[\x20-\x7e]*)?", re.ASCII)
 _MAX_MEDIA_TYPE = 255
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
@@ -74,11 +73,11 @@ async def _events(job: Job) -> AsyncIterator[bytes]:
 @endpoint
 async def upload(request: Request, owner: Owner) -> Response:
     media_type = request.headers.get("content-type") or "application/octet-stream"
-    if len(media_type) > _MAX_MEDIA_TYPE or not _MEDIA_TYPE.fullmatch(media_type):
+    if len(media_type) > _MAX_MEDIA_TYPE or not re.fullmatch(shapes.MEDIA_TYPE, media_type):
         raise errors.InvalidRequest(
             f"Content-Type must be a media type of at most {_MAX_MEDIA_TYPE} characters.", param="Content-Type"
         )
-    incoming = Upload(owner, media_type, settings.MAX_UPLOAD_BYTES)
+    incoming = Upload(owner, media_type, settings.MAX_UPLOAD_BYTES, _announced_digest(request))
     async with incoming:
         await incoming.begin(_announced_bytes(request))
         async for chunk in request.stream():
@@ -90,6 +89,15 @@ async def upload(request: Request, owner: Owner) -> Response:
 def _announced_bytes(request: Request) -> int:
     text = request.headers.get("content-length", "0")
     return int(text) if text.isdecimal() else 0
+
+
+def _announced_digest(request: Request) -> str | None:
+    text = request.headers.get("x-content-sha256")
+    if text is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", text):
+        raise errors.InvalidRequest(
+            f"x-content-sha256 must be a SHA-256 in 64 hexadecimal digits, not {text[:80]!r}.", param="x-content-sha256"
+        )
+    return text and text.lower()
 
 
 @endpoint
@@ -108,6 +116,8 @@ routes = [
     Route("/v1/generations/{id}", cancel, methods=["DELETE"]),
     Route("/v1/generations/{id}/events", events, methods=["GET"]),
     Route("/v1/artifacts", upload, methods=["POST"]),
+    *archive.routes,
+    *parts.routes,
     Route("/v1/artifacts/{id}", download, methods=["GET"]),
     Route("/v1/artifacts/{id}", delete, methods=["DELETE"]),
 ]
