@@ -29,6 +29,8 @@ _SNIFF_BYTES = 4096
 _RESERVE_STEP_BYTES = 8 * 2**20
 # A pending row or an object without a row younger than this may belong to a write that still goes on.
 _GRACE = timedelta(hours=1)
+# A sweep's share, so that it never holds a lock for long; the next one goes on.
+_SWEEP_ROWS = 500
 _DIRECT_SECONDS = 3600
 _ASSEMBLY_STEP_BYTES = 16 * 2**20
 
@@ -76,7 +78,7 @@ class Draft:
         if self._max_bytes is not None and self.size > self._max_bytes:
             raise too_large(self._max_bytes)
         if self.size > self.artifact.size:
-            self._reserve(max(self.size - self.artifact.size, _RESERVE_STEP_BYTES))
+            self._reserve(self.size - self.artifact.size)
         if len(self._head) < _SNIFF_BYTES:
             self._head += chunk[: _SNIFF_BYTES - len(self._head)]
         self._hash.update(chunk)
@@ -119,6 +121,9 @@ class Draft:
             _discard(self.artifact, self._writer)
 
     def _reserve(self, size: int) -> None:
+        # Exactly what came where there is a quota to be exact about; else a step ahead, to spare the database.
+        if _ceilings(self.artifact.owner) == (None, None):
+            size = max(size, _RESERVE_STEP_BYTES)
         with database.write():
             _reserve(self.artifact, size, 0)
             Artifact.objects.filter(pk=self.artifact.pk).update(size=F("size") + size)
@@ -523,7 +528,7 @@ def sweep(at: datetime | None = None) -> int:
         .exclude(job__state="running")
         .exclude(parted__expires_at__gte=at)
     )
-    rows = [*expired[:500], *abandoned[:500]]
+    rows = [*expired[:_SWEEP_ROWS], *abandoned[:_SWEEP_ROWS]]
     for artifact in rows:
         _remove(artifact)
     return len(rows)
