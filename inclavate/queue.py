@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from celery import Celery
 from django.conf import settings
 from kombu.exceptions import OperationalError
 
 log = logging.getLogger(__name__)
+
+# Where the bell is away, asking it takes a second or two each time: so long it is taken for away without asking.
+_AWAY_SECONDS = 5.0
 
 RING = "workers.ring"
 # A ring that waited longer than this is stale: the sweeper has rung again since.
@@ -31,9 +35,18 @@ app.conf.update(
 )
 
 
+class _Bell:
+    """Until when this process takes it for away (monotonic seconds)."""
+
+    away_until = 0.0
+
+
 def ring(queue: str) -> None:
     """Wake a worker of that queue. Never raises: a lost ring costs time, and the sweeper rings again."""
+    if time.monotonic() < _Bell.away_until:
+        return
     try:
         app.send_task(RING, args=[queue], queue=queue, expires=_RING_EXPIRES_SECONDS, retry=False)
     except (OperationalError, OSError) as error:
-        log.warning("queue %s was not rung: %s", queue, error)
+        _Bell.away_until = time.monotonic() + _AWAY_SECONDS
+        log.warning("queue %s was not rung, nor will any be for %g s: %s", queue, _AWAY_SECONDS, error)

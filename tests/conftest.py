@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,6 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell that runs this in the background has had it ignored, and what a test starts would not hear Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "database: behaviour that must be the same on SQLite and on PostgreSQL")
     folder = Path(_stack.enter_context(tempfile.TemporaryDirectory(prefix="inclavate-test-")))
     for server in ("valkey", "postgres"):

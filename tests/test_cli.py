@@ -573,7 +573,7 @@ def test_ctrl_c_cancels_the_job_first_and_ends_with_130(live, client):
     speaking = live.start("speak", LONG_TEXT)
     job = running_job(client)
     speaking.send_signal(signal.SIGINT)
-    _, err = speaking.communicate(timeout=60)
+    _, err = speaking.communicate(timeout=120)
     assert speaking.returncode == 130
     assert f"job {job.id} is cancelled" in err.decode()
     assert until(lambda: client.job(job.id).is_finished)

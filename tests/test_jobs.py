@@ -372,6 +372,17 @@ def test_a_cancel_that_loses_to_the_finish_leaves_it_completed(alice: Owner) -> 
     assert jobs.get(alice, claim.job.pk).state == State.COMPLETED
 
 
+def test_a_lease_extended_after_the_sweepers_look_keeps_its_run(alice: Owner) -> None:
+    claim = claimed(alice)
+    at = database.now() + timedelta(hours=1)
+    (seen,) = Job.objects.filter(lease_until__lt=at)
+    # The heartbeat comes between the look and the write.
+    Job.objects.update(lease_until=at + timedelta(seconds=1))
+    assert not jobs._lose(seen, "lease_lost", lease_before=at)
+    assert jobs.complete(claim, [draft(claim.job)])
+    assert list(Attempt.objects.values_list("cause", flat=True)) == ["completed"]
+
+
 def test_a_lost_run_that_was_to_be_cancelled_does_not_run_again(alice: Owner) -> None:
     claim = claimed(alice)
     jobs.cancel(alice, claim.job.pk)

@@ -242,7 +242,7 @@ class _Run:
 
 
 def _fetch(claim: jobs.Claim, folder: Path) -> list[Input]:
-    """The job's inputs as files. Raises `InputUnreadable`."""
+    """The job's inputs as files. Raises `InputUnreadable`, `InferenceFailed`."""
     folder.mkdir()
     inputs = []
     for used in claim.job.inputs.select_related("artifact").order_by("position"):
@@ -251,8 +251,11 @@ def _fetch(claim: jobs.Claim, folder: Path) -> list[Input]:
         path = folder / str(used.position)
         try:
             _persist(_copy, used.artifact, path)
-        except (errors.InclavateError, StoreError, OSError) as error:
+        except (errors.InclavateError, StoreError) as error:
             raise errors.InputUnreadable(f"Input {used.position} cannot be read from the store.") from error
+        except OSError as error:
+            log.error("job %s: input %d cannot be kept here: %s", claim.job.pk, used.position, error)
+            raise errors.InferenceFailed(f"The worker had no room for input {used.position} on its disk.") from error
         inputs.append(Input(path, used.artifact.sniffed_type or used.artifact.media_type))
     return inputs
 
