@@ -1,7 +1,7 @@
 """Where bytes are kept: one protocol, and a store for a URL.
 
 `file:///path` keeps files in a folder, `memory:` in the process (tests), `s3://bucket/prefix?endpoint=…` on any
-S3-compatible server.
+S3-compatible server (all of such a URL: `storage.s3_url`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 MAX_KEY_LENGTH = 200
 # Of an object that comes in parts, and of what a store sends in one request.
 PART_BYTES = 8 * 2**20
+MAX_PARTS = 10_000
 _KEY = re.compile(r"[a-z0-9-]+(/[a-z0-9-]+)*")
 
 
@@ -101,7 +102,7 @@ class Store(Protocol):
         """Every committed object, in any order, with flat memory. Objects may come and go meanwhile."""
 
     def sweep(self, before: datetime) -> int:
-        """Remove unfinished writes begun before then; how many. One that still receives bytes may be spared."""
+        """Remove unfinished writes, and objects in parts, whose latest bytes came before then; how many."""
 
     # Objects that come in parts: in any order, each again if need be, over days and through many processes.
 
@@ -109,17 +110,23 @@ class Store(Protocol):
         """Begin an object of parts; nothing is readable before `complete_parts`. The token goes to the other calls."""
 
     def write_part(self, key: str, token: str, number: int) -> Writer:
-        """Part `number` (from 1) of at most `PART_BYTES`, kept by its `commit`; a later one of its number replaces it.
+        """Part `number` (1 to `MAX_PARTS`) of at most `PART_BYTES`, else `ValueError`; kept by its `commit`.
 
-        All but the last part must have `PART_BYTES`. `ObjectMissing`, at the latest by `commit`, where the upload is
-        over.
+        All but the last part must have `PART_BYTES`. A part may be sent again: the later one counts, and while it comes
+        the part may be away. What two writers of one part send at once never mixes: the later commit counts, or one
+        gets `StoreError`, like one who sends other bytes than before to a server that cannot replace them.
+        `ObjectMissing`, at the latest by `commit`, where the upload is over.
         """
 
     def parts(self, key: str, token: str) -> list[Part]:
         """What has come, by number. `ObjectMissing` where the upload is over."""
 
     def complete_parts(self, key: str, token: str) -> None:
-        """Make the object readable, whole and durable, of all its parts. Again after a success is no error."""
+        """Make the object readable, whole and durable, of all its parts. Again after a success is no error.
+
+        `StoreError` where a part is missing or has the wrong size, which more parts can mend; `ObjectMissing` where the
+        upload was aborted or swept.
+        """
 
     def abort_parts(self, key: str, token: str) -> None:
         """Leave nothing behind. No error where it is over; a completed object stays."""
@@ -130,7 +137,7 @@ class Store(Protocol):
         """A URL that gives the object to whoever has it, for a while, under these headers."""
 
     def part_url(self, key: str, token: str, number: int, seconds: int) -> str | None:
-        """A URL that takes the part by PUT from whoever has it, for a while."""
+        """A URL that takes the part by PUT from whoever has it, for a while. Its size is checked at completion only."""
 
 
 def open_store(url: str) -> Store:
@@ -191,6 +198,31 @@ def check_range(start: int, stop: int | None) -> None:
     """`ValueError` unless 0 <= start <= stop. For stores."""
     if start < 0 or (stop is not None and stop < start):
         raise ValueError(f"no range: {start}..{stop}")
+
+
+def check_number(number: int) -> int:
+    """The number of a part itself, or `ValueError`. For stores."""
+    if not 1 <= number <= MAX_PARTS:
+        raise ValueError(f"a part's number is 1 to {MAX_PARTS}, not {number}")
+    return number
+
+
+def check_room(had_bytes: int, more_bytes: int) -> None:
+    """`ValueError` where a part would become too large. For stores."""
+    if had_bytes + more_bytes > PART_BYTES:
+        raise ValueError(f"a part has at most {PART_BYTES} bytes")
+
+
+def check_parts(key: str, parts: list[Part]) -> None:
+    """`StoreError` saying what is missing or wrong, unless they make an object. For stores."""
+    if not parts:
+        raise StoreError(f"cannot complete {key}: no part of it has come")
+    for position, part in enumerate(parts, 1):
+        if part.number != position:
+            raise StoreError(f"cannot complete {key}: part {position} of {parts[-1].number} has not come")
+        if part.size > PART_BYTES or (part.size < PART_BYTES and position < len(parts)):
+            rule = f"must have {PART_BYTES}, the last at most so many"
+            raise StoreError(f"cannot complete {key}: part {position} has {part.size} bytes; a part {rule}")
 
 
 def opened(chunks: Generator[bytes, None, None]) -> Generator[bytes, None, None]:

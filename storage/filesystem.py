@@ -1,20 +1,51 @@
-"""A store in a folder: objects lie in `<ab>/<cd>/`, unfinished writes in `tmp/`."""
+"""A store in a folder: objects lie in `<ab>/<cd>/`, unfinished writes in `tmp/`.
+
+An object that comes in parts is a folder there: in `bytes` each part has its place, so that none is written twice, and
+a note a part, named by its number, says who writes it, and how large it is once it came whole. Whoever writes holds a
+shared lock on `bytes` and a lock on the note; who ends the upload holds `bytes` alone. So no writer that was overtaken,
+in this process or another, can change what a later one wrote, nor a finished object.
+"""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import io
 import os
+import re
+import shutil
 import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from uuid import uuid4
 
-from storage import Entry, ObjectMissing, Store, StoreError, StoreFull, Writer, check_key, check_range, is_key, opened
+from storage import (
+    PART_BYTES,
+    Entry,
+    ObjectMissing,
+    Part,
+    Store,
+    StoreError,
+    StoreFull,
+    Writer,
+    check_key,
+    check_number,
+    check_parts,
+    check_range,
+    check_room,
+    is_key,
+    opened,
+)
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+_BYTES = "bytes"
+# Of one length, so that one write replaces another.
+_NOTE = "{writer:32} {size:8}"
+_WHOLE_NOTE = re.compile(rb"[0-9a-f]{32} +(\d+)")
 
 
 @contextmanager
@@ -102,17 +133,83 @@ class FilesystemStore(Store):
                 yield Entry(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
 
     def sweep(self, before: datetime) -> int:
-        """A write's age is that of its latest bytes."""
         removed = 0
         with _translated(f"sweep {self._unfinished}"):
             for found in _scan(self._unfinished):
                 try:
-                    if found.stat(follow_symlinks=False).st_mtime < before.timestamp():
-                        Path(found.path).unlink()
+                    if _touched_at(found) < before.timestamp():
+                        _remove(found)
                         removed += 1
                 except FileNotFoundError:
                     continue
         return removed
+
+    def begin_parts(self, key: str) -> str:
+        token = uuid4().hex
+        folder = self._folder(key, token)
+        with _translated(f"begin {key} in {self._root}"):
+            folder.mkdir(mode=0o700)
+            (folder / _BYTES).touch(mode=0o600)
+            _sync_folder(folder)
+            _sync_folder(self._unfinished)
+        return token
+
+    def _folder(self, key: str, token: str) -> Path:
+        # The key is in it, so that no token opens another key's upload.
+        digest = hashlib.sha256(check_key(key).encode()).hexdigest()
+        if not _TOKEN.fullmatch(token):
+            raise self._over(key)
+        return self._unfinished / f"{digest[:16]}-{token}"
+
+    def _over(self, key: str) -> StoreError:
+        if not self._unfinished.is_dir():
+            return self._missing(key)
+        return ObjectMissing(f"there is no unfinished upload of {key} in {self._root} by this token")
+
+    @contextmanager
+    def uploading(self, deed: str, key: str) -> Iterator[None]:
+        with _translated(f"{deed} {key} in {self._root}"):
+            try:
+                yield
+            except FileNotFoundError:
+                raise self._over(key) from None
+
+    def write_part(self, key: str, token: str, number: int) -> Writer:
+        return _PartWriter(self, key, self._folder(key, token), check_number(number))
+
+    def parts(self, key: str, token: str) -> list[Part]:
+        folder = self._folder(key, token)
+        with self.uploading("list the parts of", key):
+            (folder / _BYTES).stat()
+            return _parts(folder)
+
+    def complete_parts(self, key: str, token: str) -> None:
+        folder = self._folder(key, token)
+        try:
+            with self.uploading("keep", key), _alone(folder) as file:
+                parts = _parts(folder)
+                check_parts(key, parts)
+                file.truncate(sum(part.size for part in parts))
+                os.utime(file.fileno())
+                os.fsync(file.fileno())
+                _publish(self._root, folder / _BYTES, self._path(key))
+                shutil.rmtree(folder)
+        except ObjectMissing:
+            # It may be completed already.
+            self.size(key)
+
+    def abort_parts(self, key: str, token: str) -> None:
+        try:
+            with self.uploading("give up", key):
+                _remove_upload(self._folder(key, token))
+        except ObjectMissing:
+            return
+
+    def download_url(self, key: str, media_type: str, disposition: str, seconds: int) -> str | None:
+        return None
+
+    def part_url(self, key: str, token: str, number: int, seconds: int) -> str | None:
+        return None
 
 
 class _FileWriter(Writer):
@@ -134,14 +231,8 @@ class _FileWriter(Writer):
     def commit(self) -> None:
         with _translated(f"keep {self._path.name} in {self._root}"):
             os.fsync(self._file.fileno())
-            shard = self._path.parent
-            for folder in (shard.parent, shard):
-                folder.mkdir(mode=0o700, exist_ok=True)
-            self._temporary.replace(self._path)
+            _publish(self._root, self._temporary, self._path)
             self._file.close()
-            # Also the parents: another thread may have made a shard and not have come to this line yet.
-            for folder in (shard, shard.parent, self._root):
-                _sync_folder(folder)
 
     def abort(self) -> None:
         if self._file.closed:
@@ -149,6 +240,142 @@ class _FileWriter(Writer):
         with _translated(f"give up {self._path.name} in {self._root}"):
             self._file.close()
             self._temporary.unlink(missing_ok=True)
+
+
+class _PartWriter(Writer):
+    def __init__(self, store: FilesystemStore, key: str, folder: Path, number: int) -> None:
+        self._store = store
+        self._key = key
+        self._folder = folder
+        self._number = number
+        self._name = uuid4().hex
+        self._size = 0
+        with store.uploading("write a part of", key):
+            self._file = io.FileIO(folder / _BYTES, "r+")
+            try:
+                self._note = self._claim()
+            except BaseException:
+                self._file.close()
+                raise
+
+    def _claim(self) -> io.FileIO:
+        """The part's note; the part is not whole from now on, before its first byte is overwritten."""
+        with _locked(self._file, fcntl.LOCK_SH, self._folder):
+            handle = os.open(self._folder / str(self._number), os.O_RDWR | os.O_CREAT, 0o600)
+            with ExitStack() as stack:
+                note = stack.enter_context(io.FileIO(handle, "r+"))
+                with _locked(note, fcntl.LOCK_EX, self._folder):
+                    _write_note(note, self._name)
+                stack.pop_all()
+        return note
+
+    @contextmanager
+    def _mine(self) -> Iterator[int]:
+        """The descriptor of the bytes, while nobody else may write this part."""
+        with (
+            self._store.uploading("write a part of", self._key),
+            _locked(self._file, fcntl.LOCK_SH, self._folder),
+            _locked(self._note, fcntl.LOCK_EX, self._folder),
+        ):
+            if os.pread(self._note.fileno(), len(self._name), 0) != self._name.encode():
+                raise StoreError(f"cannot write part {self._number} of {self._key}: it was begun again by another")
+            yield self._file.fileno()
+
+    def write(self, chunk: bytes) -> None:
+        self._check_open()
+        check_room(self._size, len(chunk))
+        with self._mine() as handle:
+            view = memoryview(chunk)
+            while view:
+                written = os.pwrite(handle, view, (self._number - 1) * PART_BYTES + self._size)
+                self._size += written
+                view = view[written:]
+
+    def commit(self) -> None:
+        self._check_open()
+        with self._mine() as handle:
+            os.fsync(handle)
+            _write_note(self._note, self._name, self._size)
+            _sync_folder(self._folder)
+        self.abort()
+
+    def abort(self) -> None:
+        self._file.close()
+        self._note.close()
+
+    def _check_open(self) -> None:
+        if self._file.closed:
+            raise ValueError(f"the write of part {self._number} of {self._key} is over")
+
+
+def _write_note(note: io.FileIO, writer: str, size: int | str = "") -> None:
+    was_written = os.fstat(note.fileno()).st_size > 0
+    os.pwrite(note.fileno(), _NOTE.format(writer=writer, size=size).encode(), 0)
+    # A new note that is lost says the same as one without a size.
+    if was_written:
+        os.fsync(note.fileno())
+
+
+def _parts(folder: Path) -> list[Part]:
+    """Those that came whole."""
+    parts = []
+    for found in _scan(folder):
+        if found.name.isdecimal() and (match := _WHOLE_NOTE.fullmatch(Path(found.path).read_bytes())):
+            parts.append(Part(int(found.name), int(match[1])))
+    return sorted(parts, key=lambda part: part.number)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[io.FileIO]:
+    """The bytes of an upload, with nobody writing them."""
+    with io.FileIO(folder / _BYTES, "r+") as file, _locked(file, fcntl.LOCK_EX, folder):
+        yield file
+
+
+@contextmanager
+def _locked(file: io.FileIO, how: int, folder: Path) -> Iterator[None]:
+    """`FileNotFoundError` where the upload in the folder is over."""
+    fcntl.flock(file, how)
+    try:
+        (folder / _BYTES).stat()
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _touched_at(found: os.DirEntry[str]) -> float:
+    if found.is_dir(follow_symlinks=False):
+        with suppress(FileNotFoundError):
+            return (Path(found.path) / _BYTES).stat().st_mtime
+    return found.stat(follow_symlinks=False).st_mtime
+
+
+def _remove(found: os.DirEntry[str]) -> None:
+    if not found.is_dir(follow_symlinks=False):
+        Path(found.path).unlink()
+        return
+    try:
+        _remove_upload(Path(found.path))
+    except FileNotFoundError:
+        # What a process left that ended while it completed or removed the upload.
+        shutil.rmtree(found.path)
+
+
+def _remove_upload(folder: Path) -> None:
+    with _alone(folder):
+        (folder / _BYTES).unlink()
+        shutil.rmtree(folder)
+
+
+def _publish(root: Path, temporary: Path, path: Path) -> None:
+    """Put a durable file in an object's place, durably."""
+    shard = path.parent
+    for folder in (shard.parent, shard):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    temporary.replace(path)
+    # Also the parents: another thread may have made a shard and not have come to this line yet.
+    for folder in (shard, shard.parent, root):
+        _sync_folder(folder)
 
 
 def _scan(folder: Path | str) -> Iterator[os.DirEntry[str]]:

@@ -1,67 +1,79 @@
-"""A store in a bucket of any S3-compatible server.
-
-    s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=us-east-1&style=path
-
-Credentials come from boto3's own chain (environment, profile, instance role), or percent-encoded in the URL:
-`s3://KEY:SECRET@bucket`. `style` is `path` (the default with an endpoint) or `virtual`. Without `endpoint` it is AWS.
-All that lies under the prefix is the store's.
-"""
+"""A store in a bucket of any S3-compatible server; all that lies under its prefix is the store's."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from datetime import datetime
-from typing import TYPE_CHECKING, Literal
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult
 
-from boto3.session import Session
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    IncompleteReadError,
+    ReadTimeoutError,
+    ResponseStreamingError,
+)
 
 from storage import (
     PART_BYTES,
     Entry,
     ObjectMissing,
+    Part,
     Store,
     StoreError,
     StoreFull,
     Writer,
     check_key,
+    check_number,
+    check_parts,
     check_range,
+    check_room,
     is_key,
     opened,
 )
+from storage.s3_url import Place, place
 
 if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
+    from botocore.response import StreamingBody
+    from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef, PartTypeDef
 
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-_OPTIONS = ("endpoint", "region", "style")
-_STYLES = ("path", "virtual")
+_CUTS = (ResponseStreamingError, IncompleteReadError, ReadTimeoutError)
+_LONG_AGO = datetime.fromtimestamp(0, UTC)
+# How often a read goes on after a cut; beside that, each request is tried again by itself.
+_MAX_RESUMES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The bytes start..end that an answer brings, of one version of an object that has `size` bytes in all."""
+
+    start: int
+    end: int
+    size: int
+    etag: str
 
 
 class S3Store(Store):
     """Objects of up to 10,000 parts (78 GiB), in flat memory: one part a writer, one chunk a reader."""
 
-    def __init__(self, client: S3Client, bucket: str, prefix: str) -> None:
-        self._client = client
-        self._bucket = bucket
-        self._prefix = f"{prefix}/" if prefix else ""
+    def __init__(self, place: Place) -> None:
+        self._client = place.client
+        self._signer = place.signer
+        self._bucket = place.bucket
+        self._prefix = f"{place.prefix}/" if place.prefix else ""
+        self._encryption = place.encryption
 
     @classmethod
     def from_url(cls, url: SplitResult) -> S3Store:
         """Raises `ValueError` saying what is wrong, and never quoting what may be a credential."""
-        if "@" in f"{url.path}{url.query}{url.fragment}":
-            raise ValueError("an s3: store URL has an @ out of place: percent-encode the credentials")
-        credentials, _, bucket = url.netloc.rpartition("@")
-        if not _BUCKET.fullmatch(bucket):
-            raise ValueError("an s3: store URL names a bucket, as s3://bucket/prefix")
-        return cls(_client(credentials, _options(url)), bucket, unquote(url.path).strip("/"))
+        return cls(place(url))
 
     def __str__(self) -> str:
         return f"bucket {self._bucket!r} at {self._client.meta.endpoint_url}"
@@ -92,12 +104,12 @@ class S3Store(Store):
 
     def _chunks(self, key: str, start: int, stop: int | None, chunk_bytes: int) -> Generator[bytes, None, None]:
         with self._translated(f"read {key}"):
-            response = self._get(key, start, stop)
-            if response is None:
+            answer = self._get(key, start, stop)
+            if answer is None:
                 yield b""
                 return
-            with closing(response["Body"]) as body:
-                self._check_answer(response, start, stop)
+            span = self._checked(answer, start, stop)
+            with closing(_Body(answer["Body"], span, partial(self._rest, key))) as body:
                 yield b""
                 while chunk := body.read(chunk_bytes):
                     yield chunk
@@ -120,28 +132,46 @@ class S3Store(Store):
                 return None
             raise
 
-    def _check_answer(self, response: GetObjectOutputTypeDef, start: int, stop: int | None) -> None:
-        """By the Content-Range, not by the status: some servers say 200 and send the range, some ignore it."""
-        if (start, stop) == (0, None):
-            return
-        match = _CONTENT_RANGE.fullmatch(response.get("ContentRange", ""))
-        if match:
-            first, last, size = map(int, match.groups())
-            end = size if stop is None else min(stop, size)
-            if (first, last + 1, response["ContentLength"]) == (start, end, end - start):
-                return
-        raise StoreError(f"cannot read a range in {self}: the server sent another one than it was asked for")
+    def _checked(self, answer: GetObjectOutputTypeDef, start: int, stop: int | None) -> _Span:
+        span = _span(answer, start, stop)
+        if span is None:
+            answer["Body"].close()
+            raise StoreError(f"cannot read a range in {self}: the server sent another one than it was asked for")
+        return span
+
+    def _rest(self, key: str, span: _Span) -> StreamingBody:
+        """What an answer that was cut still owes."""
+        changed = StoreError(f"cannot read {key} in {self}: it changed while it was read")
+        bytes_range, name = f"bytes={span.start}-{span.end - 1}", self._name(key)
+        try:
+            answer = self._client.get_object(Bucket=self._bucket, Key=name, Range=bytes_range, IfMatch=span.etag)
+        except ClientError as error:
+            if _status(error) in (404, 412, 416):
+                raise changed from None
+            raise
+        # Some servers ignore If-Match.
+        if self._checked(answer, span.start, span.end) != span:
+            answer["Body"].close()
+            raise changed
+        return answer["Body"]
 
     def size(self, key: str) -> int:
         with self._translated(f"look at {key}"):
-            try:
-                return self._client.head_object(Bucket=self._bucket, Key=self._name(key))["ContentLength"]
-            except ClientError as error:
-                if _status(error) != 404:
-                    raise
-            # An answer to HEAD has no body that could tell a missing key from a missing bucket; this one has.
+            size = self._size(self._name(key))
+            if size is None:
+                raise self._missing(key)
+            return size
+
+    def _size(self, name: str) -> int | None:
+        """None where there is none."""
+        try:
+            return self._client.head_object(Bucket=self._bucket, Key=name)["ContentLength"]
+        except ClientError as error:
+            # An answer to HEAD has no body that could say why; an answer to this has.
             self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
-            raise self._missing(key)
+            if _status(error) != 404:
+                raise
+            return None
 
     def _missing(self, key: str) -> ObjectMissing:
         return ObjectMissing(f"there is no object {key} in {self}")
@@ -166,45 +196,148 @@ class S3Store(Store):
             pages = self._client.get_paginator("list_multipart_uploads")
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix):
                 for upload in page.get("Uploads", []):
-                    if upload["Initiated"] < before:
-                        self._abort_upload(upload["Key"], upload["UploadId"])
+                    name, upload_id = upload["Key"], upload["UploadId"]
+                    if upload["Initiated"] < before and self._touched_at(name, upload_id) < before:
+                        self._abort(name, upload_id)
                         removed += 1
         return removed
+
+    def _touched_at(self, name: str, upload_id: str) -> datetime:
+        """Of its latest part; long ago where it has none."""
+        with suppress(self._client.exceptions.NoSuchUpload):
+            return max((found["LastModified"] for _, found in self._listed(name, upload_id)), default=_LONG_AGO)
+        return _LONG_AGO
+
+    @contextmanager
+    def _in_upload(self, deed: str, key: str) -> Iterator[None]:
+        with self._translated(f"{deed} {key}"):
+            try:
+                yield
+            except self._client.exceptions.NoSuchUpload:
+                raise ObjectMissing(f"there is no unfinished upload of {key} in {self} by this token") from None
+
+    def begin_parts(self, key: str) -> str:
+        return self.begin_upload(self._name(key))
+
+    def write_part(self, key: str, token: str, number: int) -> Writer:
+        return _S3Part(self, check_key(key), token, check_number(number))
+
+    def keep_part(self, key: str, token: str, number: int, content: io.BytesIO) -> None:
+        with self._in_upload("write a part of", key):
+            self._put_part(self._name(key), token, number, content)
+
+    def parts(self, key: str, token: str) -> list[Part]:
+        with self._in_upload("list the parts of", key):
+            return [part for part, _ in self._listed(self._name(key), token)]
+
+    def _listed(self, name: str, upload_id: str) -> list[tuple[Part, PartTypeDef]]:
+        pages = self._client.get_paginator("list_parts").paginate(Bucket=self._bucket, Key=name, UploadId=upload_id)
+        found = [part for page in pages for part in page.get("Parts", [])]
+        return [(Part(part["PartNumber"], part["Size"]), part) for part in found]
+
+    def complete_parts(self, key: str, token: str) -> None:
+        name, size = self._name(key), None
+        try:
+            with self._in_upload("keep", key):
+                listed = self._listed(name, token)
+                check_parts(key, [part for part, _ in listed])
+                size = sum(part.size for part, _ in listed)
+                self._complete(name, token, [found["ETag"] for _, found in listed])
+        except ObjectMissing:
+            # It may be completed already, by a call whose answer was lost or by this one.
+            if size not in (None, self.size(key)):
+                raise
+
+    def abort_parts(self, key: str, token: str) -> None:
+        self.abort_upload(self._name(key), token)
+
+    def download_url(self, key: str, media_type: str, disposition: str, seconds: int) -> str | None:
+        headers = {"ResponseContentType": media_type, "ResponseContentDisposition": disposition}
+        return self._signed("get_object", key, headers, seconds)
+
+    def part_url(self, key: str, token: str, number: int, seconds: int) -> str | None:
+        return self._signed("upload_part", key, {"UploadId": token, "PartNumber": check_number(number)}, seconds)
+
+    def _signed(self, method: str, key: str, more: Mapping[str, object], seconds: int) -> str:
+        parameters = {"Bucket": self._bucket, "Key": self._name(key), **more}
+        with self._translated(f"sign a URL for {key}"):
+            return self._signer.generate_presigned_url(method, Params=parameters, ExpiresIn=seconds)
 
     # What a writer needs, of names in the bucket.
 
     def put(self, name: str, content: io.BytesIO) -> None:
         with self._translated(f"write {name}"):
             content.seek(0)
-            self._client.put_object(Bucket=self._bucket, Key=name, Body=content)
+            self._client.put_object(Bucket=self._bucket, Key=name, Body=content, **self._encryption)
 
     def begin_upload(self, name: str) -> str:
         with self._translated(f"write {name}"):
-            return self._client.create_multipart_upload(Bucket=self._bucket, Key=name)["UploadId"]
+            return self._client.create_multipart_upload(Bucket=self._bucket, Key=name, **self._encryption)["UploadId"]
 
     def put_part(self, name: str, upload_id: str, number: int, content: io.BytesIO) -> str:
         with self._translated(f"write {name}"):
-            content.seek(0)
-            return self._client.upload_part(
-                Bucket=self._bucket, Key=name, UploadId=upload_id, PartNumber=number, Body=content
-            )["ETag"]
+            return self._put_part(name, upload_id, number, content)
 
-    def complete_upload(self, name: str, upload_id: str, etags: list[str]) -> None:
+    def _put_part(self, name: str, upload_id: str, number: int, content: io.BytesIO) -> str:
+        content.seek(0)
+        return self._client.upload_part(
+            Bucket=self._bucket, Key=name, UploadId=upload_id, PartNumber=number, Body=content
+        )["ETag"]
+
+    def complete_upload(self, name: str, upload_id: str, etags: list[str], size: int) -> None:
         with self._translated(f"keep {name}"):
-            self._client.complete_multipart_upload(
-                Bucket=self._bucket,
-                Key=name,
-                UploadId=upload_id,
-                MultipartUpload={"Parts": [{"PartNumber": n, "ETag": etag} for n, etag in enumerate(etags, 1)]},
-            )
+            try:
+                self._complete(name, upload_id, etags)
+            except self._client.exceptions.NoSuchUpload as error:
+                # The upload is over for a second attempt, too, where the answer to the first was lost.
+                if not error.response["ResponseMetadata"]["RetryAttempts"] or self._size(name) != size:
+                    raise
+
+    def _complete(self, name: str, upload_id: str, etags: list[str]) -> None:
+        self._client.complete_multipart_upload(
+            Bucket=self._bucket,
+            Key=name,
+            UploadId=upload_id,
+            MultipartUpload={"Parts": [{"PartNumber": n, "ETag": etag} for n, etag in enumerate(etags, 1)]},
+        )
 
     def abort_upload(self, name: str, upload_id: str) -> None:
         with self._translated(f"give up {name}"):
-            self._abort_upload(name, upload_id)
+            self._abort(name, upload_id)
 
-    def _abort_upload(self, name: str, upload_id: str) -> None:
+    def _abort(self, name: str, upload_id: str) -> None:
         with suppress(self._client.exceptions.NoSuchUpload):
             self._client.abort_multipart_upload(Bucket=self._bucket, Key=name, UploadId=upload_id)
+
+
+class _Body:
+    """The bytes of one version of an object, which go on after a cut where they stopped."""
+
+    def __init__(self, body: StreamingBody, span: _Span, rest: Callable[[_Span], StreamingBody]) -> None:
+        self._body = body
+        self._span = span
+        self._rest = rest
+        self._resumes_left = _MAX_RESUMES
+
+    def read(self, length: int) -> bytes:
+        while True:
+            try:
+                chunk = self._body.read(length)
+            except _CUTS:
+                if not self._span.etag or not self._resumes_left:
+                    raise
+                self._resume()
+            else:
+                self._span = replace(self._span, start=self._span.start + len(chunk))
+                return chunk
+
+    def _resume(self) -> None:
+        self._resumes_left -= 1
+        self._body.close()
+        self._body = self._rest(self._span)
+
+    def close(self) -> None:
+        self._body.close()
 
 
 class _S3Writer(Writer):
@@ -216,6 +349,7 @@ class _S3Writer(Writer):
         self._part = io.BytesIO()
         self._upload_id: str | None = None
         self._etags: list[str] = []
+        self._size = 0
         self._is_open = True
 
     def write(self, chunk: bytes) -> None:
@@ -225,6 +359,7 @@ class _S3Writer(Writer):
             if self._part.tell() == PART_BYTES:
                 self._send_part()
             view = view[self._part.write(view[: PART_BYTES - self._part.tell()]) :]
+        self._size += len(chunk)
 
     def _send_part(self) -> None:
         if self._upload_id is None:
@@ -238,7 +373,7 @@ class _S3Writer(Writer):
             self._store.put(self._name, self._part)
         else:
             self._send_part()
-            self._store.complete_upload(self._name, self._upload_id, self._etags)
+            self._store.complete_upload(self._name, self._upload_id, self._etags, self._size)
         self._is_open = False
         self._part.close()
 
@@ -255,58 +390,48 @@ class _S3Writer(Writer):
             raise ValueError(f"the write of {self._name} is over")
 
 
+class _S3Part(Writer):
+    """One UploadPart."""
+
+    def __init__(self, store: S3Store, key: str, token: str, number: int) -> None:
+        self._store = store
+        self._key = key
+        self._token = token
+        self._number = number
+        self._content = io.BytesIO()
+
+    def write(self, chunk: bytes) -> None:
+        self._check_open()
+        check_room(self._content.tell(), len(chunk))
+        self._content.write(chunk)
+
+    def commit(self) -> None:
+        self._check_open()
+        self._store.keep_part(self._key, self._token, self._number, self._content)
+        self._content.close()
+
+    def abort(self) -> None:
+        self._content.close()
+
+    def _check_open(self) -> None:
+        if self._content.closed:
+            raise ValueError(f"the write of part {self._number} of {self._key} is over")
+
+
+def _span(answer: GetObjectOutputTypeDef, start: int, stop: int | None) -> _Span | None:
+    """None where the server sent another range than start..stop: by the Content-Range, not by the status, because some
+    servers say 200 and send the range, and some ignore it."""
+    length, etag = answer["ContentLength"], answer.get("ETag", "")
+    if (start, stop) == (0, None):
+        return _Span(0, length, length, etag)
+    match = _CONTENT_RANGE.fullmatch(answer.get("ContentRange", ""))
+    if match:
+        first, last, size = map(int, match.groups())
+        end = size if stop is None else min(stop, size)
+        if (first, last + 1, length) == (start, end, end - start):
+            return _Span(start, end, size, etag)
+    return None
+
+
 def _status(error: ClientError) -> int:
     return error.response["ResponseMetadata"]["HTTPStatusCode"]
-
-
-def _options(url: SplitResult) -> dict[str, str]:
-    options = dict(parse_qsl(url.query))
-    if url.fragment or not options.keys() <= set(_OPTIONS):
-        raise ValueError(f"an s3: store URL has no other options than {', '.join(_OPTIONS)}")
-    if options.get("style", "path") not in _STYLES:
-        raise ValueError("style in an s3: store URL is path or virtual")
-    if "endpoint" in options and not _is_endpoint(options["endpoint"]):
-        raise ValueError("endpoint in an s3: store URL is http://host:port or https://host:port, without credentials")
-    return options
-
-
-def _is_endpoint(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and "@" not in text
-    except ValueError:
-        return False
-
-
-def _client(credentials: str, options: dict[str, str]) -> S3Client:
-    key, _, secret = credentials.partition(":")
-    if bool(key) != bool(secret):
-        raise ValueError("credentials in an s3: store URL are KEY:SECRET, both percent-encoded")
-    endpoint = options.get("endpoint")
-    style = options.get("style") or ("path" if endpoint else "virtual")
-    try:
-        session = Session()
-        return session.client(
-            "s3",
-            endpoint_url=endpoint,
-            region_name=options.get("region") or session.region_name or "us-east-1",
-            aws_access_key_id=unquote(key) or None,
-            aws_secret_access_key=unquote(secret) or None,
-            config=_config("path" if style == "path" else "virtual"),
-        )
-    except BotoCoreError as error:
-        raise StoreError(f"cannot use the S3 configuration: {error}") from error
-
-
-def _config(style: Literal["path", "virtual"]) -> Config:
-    return Config(
-        signature_version="s3v4",
-        # Checksums that boto3 adds by default are refused by many servers that are not AWS.
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        s3={"addressing_style": style},
-        connect_timeout=5,
-        read_timeout=60,
-        retries={"mode": "standard", "total_max_attempts": 3},
-        max_pool_connections=64,
-    )

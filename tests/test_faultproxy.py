@@ -10,7 +10,7 @@ import pytest
 
 from tests import network
 from tests.driving import until
-from tests.faultproxy import CUT_AFTER_BYTES, FaultProxy, Mode
+from tests.faultproxy import CUT_AFTER_BYTES, Fault, FaultProxy, Mode
 
 BODY = b"x" * (4 * CUT_AFTER_BYTES)
 
@@ -84,4 +84,50 @@ def test_a_change_cuts_what_is_open_and_it_passes_again(proxy: FaultProxy) -> No
         proxy.set(Mode.PASS)
         with pytest.raises(httpx.TransportError):
             waiting.result(timeout=10)
+    assert get(proxy).content == BODY
+
+
+def test_a_fault_befalls_so_many_requests_of_its_kind_and_no_others(proxy: FaultProxy) -> None:
+    proxy.inject(Fault(Mode.UNAVAILABLE, "^POST /there ", times=2))
+    url = f"http://127.0.0.1:{proxy.port}"
+    with httpx.Client(base_url=url) as client:
+        client.get("/there")
+        client.post("/elsewhere", content=BODY)
+        answers = [client.post("/there", content=BODY).status_code for _ in range(3)]
+    assert answers == [503, 503, 200]
+    assert (proxy.counts[Mode.UNAVAILABLE], proxy.faults_left) == (2, 0)
+
+
+def test_a_lost_answer_is_of_a_request_that_was_done(proxy: FaultProxy, behind: network.Server) -> None:
+    proxy.inject(Fault(Mode.LOSE_ANSWER))
+    with pytest.raises(httpx.TransportError):
+        httpx.post(f"http://127.0.0.1:{proxy.port}/lost", content=BODY)
+    assert (behind.calls[-1].path, behind.calls[-1].body) == ("/lost", BODY)
+    assert get(proxy).content == BODY
+
+
+def test_an_answer_is_cut_at_its_byte(proxy: FaultProxy) -> None:
+    proxy.inject(Fault(Mode.CUT_ANSWER, after_bytes=2 * CUT_AFTER_BYTES))
+    came: list[bytes] = []
+    with (
+        httpx.stream("POST", f"http://127.0.0.1:{proxy.port}/", content=BODY) as answer,
+        pytest.raises(httpx.TransportError),
+    ):
+        came.extend(answer.iter_raw())
+    assert CUT_AFTER_BYTES < sum(map(len, came)) < 2 * CUT_AFTER_BYTES
+
+
+def test_a_request_is_cut_before_its_end(proxy: FaultProxy, behind: network.Server) -> None:
+    proxy.inject(Fault(Mode.CUT_REQUEST))
+    with pytest.raises(httpx.TransportError):
+        httpx.post(f"http://127.0.0.1:{proxy.port}/cut-request", content=BODY)
+    assert all(call.body != BODY for call in behind.calls if call.path == "/cut-request")
+
+
+def test_a_mode_takes_away_what_is_left_of_a_fault(proxy: FaultProxy) -> None:
+    proxy.inject(Fault(Mode.REFUSE, times=100))
+    with pytest.raises(httpx.TransportError):
+        get(proxy)
+    assert proxy.faults_left == 99
+    proxy.set(Mode.PASS)
     assert get(proxy).content == BODY
