@@ -10,7 +10,7 @@ import hashlib
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -331,14 +331,20 @@ def _of_parts(upload: PartedUpload) -> Iterator[None]:
         raise errors.NotFound(f"The upload {upload.pk} is over.") from None
 
 
+def _check_complete(upload: Parts) -> None:
+    if missing := upload.missing:
+        named = ", ".join(map(str, missing[:10])) + ("…" if len(missing) > 10 else "")
+        raise errors.NotReady(f"{len(missing):,} parts of upload {upload.upload.pk} have not come: {named}.")
+
+
 class Assembly:
     """A parted upload being completed: `step` until it says that all is read, then `finish`."""
 
     def __init__(self, upload: PartedUpload, digest: str = "") -> None:
         """Make one object of the parts. Raises `NotReady` where some miss, `NotFound`, `Unavailable`."""
-        if missing := parts(upload, max_urls=0).missing:
-            named = ", ".join(map(str, missing[:10])) + ("…" if len(missing) > 10 else "")
-            raise errors.NotReady(f"{len(missing):,} parts of upload {upload.pk} have not come: {named}.")
+        # Without parts it may have been completed before, by a request that did not come to its end.
+        with suppress(errors.NotFound):
+            _check_complete(parts(upload, max_urls=0))
         self._upload = upload
         self._expected = digest or upload.digest
         self._hash = hashlib.sha256()

@@ -142,6 +142,7 @@ class Gate:
 
         try:
             boundary.check_head(headers)
+            boundary.check_query(scope["query_string"])
             await self._app(scope, receive, send_with_id)
         except errors.InclavateError as error:
             await boundary.error_response(error, scope["path"])(scope, receive, send_with_id)

@@ -21,9 +21,8 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError
-from django.db.models import F, OuterRef, Q, QuerySet, Subquery, Sum, TextField, Value
-from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Cast, Coalesce
+from django.db.models import F, Func, OuterRef, Q, QuerySet, Subquery, Sum, TextField, Value
+from django.db.models.functions import Coalesce
 
 from inclavate import artifacts, database, errors, fleet, progress, queue, webhooks
 from inclavate.generators import Capability, Check
@@ -189,6 +188,8 @@ def _notes(submission: Submission, capability: Capability) -> list[str]:
 
 
 def _check_limits(owner: Owner) -> None:
+    # Counted with the owner's row locked: else requests at one moment all see the last free place.
+    Owner.objects.select_for_update(no_key=True).get(pk=owner.pk)
     mine = settings.MAX_QUEUED_JOBS_PER_OWNER if owner.max_queued_jobs is None else owner.max_queued_jobs
     queued = Turn.objects.aggregate(in_all=Sum("queued"), mine=Sum("queued", filter=Q(owner=owner)))
     for waiting, limit, whose in (
@@ -229,9 +230,22 @@ class Filter:
         asked = {"state": self.state, "model": self.model, "modality": self.modality, "created_at__gte": self.since}
         rows = rows.filter(**{name: value for name, value in asked.items() if value is not None})
         for key, value in self.metadata.items():
-            # As text: compared as JSON, SQLite would take the value for a document.
-            rows = rows.alias(kept=Cast(KeyTextTransform(key, "metadata"), TextField())).filter(kept=value)
+            rows = rows.alias(kept=_MetadataText(key)).filter(kept=value)
         return rows
+
+
+class _MetadataText(Func):
+    """The text under a key. Django's own transform takes a key of digits for a place in a list."""
+
+    output_field = TextField()
+
+    def __init__(self, key: str) -> None:
+        super().__init__(F("metadata"), Value(key), template="(%(expressions)s)", arg_joiner=" ->> ")
+
+    def as_sqlite(self, compiler: Any, connection: Any, **more: Any) -> Any:
+        column, key = self.get_source_expressions()
+        path = Value(f'$."{key.value}"')
+        return Func(column, path, function="JSON_EXTRACT", output_field=TextField()).as_sql(compiler, connection)
 
 
 def page(

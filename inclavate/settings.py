@@ -76,7 +76,8 @@ def _database(url: str) -> dict[str, Any]:
                 "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;",
             }
         case "django.db.backends.postgresql":
-            pass
+            # Their close raises psycopg's own error where the server is gone, and a page is small.
+            config["DISABLE_SERVER_SIDE_CURSORS"] = True
         case engine:
             raise ImproperlyConfigured(f"INCLAVATE_DATABASE_URL must be sqlite: or postgres:, not {engine}.")
     return config | {"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True}
@@ -89,6 +90,9 @@ def _celery_broker(url: str) -> str:
         return f"redis+socket://{parts.path}" + (
             f"?{parts.query.replace('db=', 'virtual_host=')}" if parts.query else ""
         )
+    if parts.scheme == "rediss" and "ssl_" not in parts.query:
+        # kombu would take any certificate; redis-py, asked by the same URL, takes none that it cannot verify.
+        return url + ("&" if parts.query else "?") + "ssl_cert_reqs=required"
     if parts.scheme in ("redis", "rediss"):
         return url
     raise ImproperlyConfigured(f"INCLAVATE_REDIS_URL must be redis:, rediss: or unix:, not {parts.scheme or url!r}.")

@@ -383,6 +383,36 @@ def test_a_lease_extended_after_the_sweepers_look_keeps_its_run(alice: Owner) ->
     assert list(Attempt.objects.values_list("cause", flat=True)) == ["completed"]
 
 
+def test_no_more_than_the_limit_are_queued_however_many_ask_at_once(alice: Owner) -> None:
+    alice.max_queued_jobs = 5
+    alice.save()
+    begun = threading.Barrier(16)
+
+    def ask(_: int) -> bool:
+        begun.wait(60)
+        try:
+            submitted(alice)
+        except errors.QueueFull:
+            return False
+        finally:
+            connection.close()
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        assert sum(pool.map(ask, range(16))) == 5
+    assert jobs.counts(alice)["queued"] == 5
+
+
+@pytest.mark.parametrize("key", ["7", "-1", "a.b", "__class", "k-x", "0"])
+def test_jobs_are_found_by_any_key_of_their_metadata(alice: Owner, key: str) -> None:
+    wanted = submitted(alice, metadata={key: "x"})
+    submitted(alice, metadata={key: "y"})
+    submitted(alice, metadata={"other": "x"})
+    for value, found in (("x", [wanted]), ("none", [])):
+        assert jobs.page(alice, limit=9, only=jobs.Filter(metadata={key: value})).rows == found
+    assert jobs.page(alice, limit=9, only=jobs.Filter(metadata={'no"key': "x"})).rows == []
+
+
 def test_a_lost_run_that_was_to_be_cancelled_does_not_run_again(alice: Owner) -> None:
     claim = claimed(alice)
     jobs.cancel(alice, claim.job.pk)

@@ -306,6 +306,21 @@ def test_another_method_is_405_in_the_envelope(http: httpx.Client, method: str, 
     assert f"{method} is no method of {path}" in str(answer.json()["error"])
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "model=%00",
+        "metadata.k=%00",
+        "metadata.%00=1",
+        "since=0001-01-01T00:00:00%2B23:59",
+        "since=9999-12-31T23:59:59-23:59",
+    ],
+)
+def test_what_no_database_can_hold_is_refused_in_a_query(http: httpx.Client, query: str) -> None:
+    answer = http.get(f"/v1/generations?{query}")
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+
+
 def test_an_unknown_path_is_a_404_in_the_envelope_of_its_face(http: httpx.Client) -> None:
     for path in ("/v1/nothing", "/static/nothing.css", "/a%0ab", "/health/"):
         answer = http.get(path)

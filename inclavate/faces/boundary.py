@@ -82,6 +82,12 @@ def check_head(headers: Headers) -> None:
         raise errors.UnsupportedBody(f"Send the body as it is, not {encoding[:40]}-encoded.", param="Content-Encoding")
 
 
+def check_query(query: bytes) -> None:
+    """Raises `InvalidRequest` for what no database takes as text."""
+    if b"%00" in query or b"\0" in query:
+        raise errors.InvalidRequest("The query may not hold NUL (%00).", param="query")
+
+
 def check_host(host: str, origin: str | None) -> None:
     """Refuse a name or a page that is not ours: DNS rebinding and other sites' scripts. Raises `Forbidden`."""
     allowed = {h.strip("[]").lower() for h in settings.ALLOWED_HOSTS}

@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -101,10 +101,10 @@ def job_filter(query: Mapping[str, str]) -> jobs.Filter:
 
 def _instant(text: str) -> datetime:
     # A "+" that was not escaped came as a space.
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         at = datetime.fromisoformat(text.replace(" ", "+"))
         if at.tzinfo is not None:
-            return at
+            return at.astimezone(UTC)
     raise errors.InvalidRequest(f"since must be a time like 2026-11-30T12:00:00Z, not {text[:40]!r}.", param="since")
 
 

@@ -166,6 +166,10 @@ def _end(job: Job, timeout: float) -> errors.InclavateError:
             return _Ended(409, "cancelled", f"Job {job.pk} was cancelled.")
         case State.EXPIRED:
             return _Ended(504, "expired", f"Job {job.pk} did not end before its deadline.")
+        case _ if watch.is_stopping():
+            return errors.StillRunning(
+                f"This server is stopping, and job {job.pk} goes on; poll GET /v1/generations/{job.pk}."
+            )
         case _:
             return errors.StillRunning(
                 f"The wait of {timeout:g} s ran out, and job {job.pk} goes on; poll GET /v1/generations/{job.pk}."
