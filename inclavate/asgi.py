@@ -157,7 +157,8 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     receiving = asyncio.create_task(progress.bus.run(), name="progress bus")
     yield
     receiving.cancel()
-    boundary.pool.shutdown(wait=False, cancel_futures=True)
+    for threads in (boundary.pool, boundary.store_pool):
+        threads.shutdown(wait=False, cancel_futures=True)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

@@ -88,3 +88,17 @@ def test_up_refuses_models_that_no_worker_could_offer(tmp_path: Path, name: str,
     assert f"INCLAVATE_{name}" in done.stderr
     assert value in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "broker"),
+    [
+        ("rediss://:word@cache:6380/0", "rediss://:word@cache:6380/0?ssl_cert_reqs=required"),
+        ("rediss://cache/0?ssl_ca_certs=/ca.pem", "rediss://cache/0?ssl_ca_certs=/ca.pem"),
+        ("redis://cache/0", "redis://cache/0"),
+    ],
+)
+def test_the_bell_verifies_certificates_unless_told_otherwise(url: str, broker: str) -> None:
+    from inclavate.settings import _celery_broker
+
+    assert _celery_broker(url) == broker

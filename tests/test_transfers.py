@@ -7,8 +7,11 @@ import io
 import os
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import httpx
 import pytest
@@ -16,6 +19,7 @@ import pytest
 from storage import PART_BYTES
 from tests import platforms
 from tests.driving import until
+from tests.faultproxy import FaultProxy, Mode
 from tests.platforms import Platform
 
 WHOLE = os.urandom(PART_BYTES + 12_345)
@@ -252,3 +256,30 @@ def test_parts_go_to_the_store_by_urls_of_its_own(direct: Platform) -> None:
         until(lambda: http.get(at).json()["received"] == [1, 2])
         assert http.post(f"{at}/complete").json()["digest"] == DIGEST
         assert http.get(f"/v1/artifacts/{upload['id']}", follow_redirects=True).content == WHOLE
+
+
+# -- a store that hangs ------------------------------------------------------------------------------------------------
+
+
+def test_a_store_that_hangs_holds_up_bytes_alone(tmp_path: Path, rclone_url: str) -> None:
+    parts = urlsplit(rclone_url)
+    options = dict(parse_qsl(parts.query))
+    behind = urlsplit(options["endpoint"])
+    with ExitStack() as stack:
+        proxy = stack.enter_context(FaultProxy(behind.hostname or "", behind.port or 0))
+        options["endpoint"] = f"http://127.0.0.1:{proxy.port}"
+        url = parts._replace(query=urlencode(options)).geturl()
+        platform = stack.enter_context(platforms.running(tmp_path, STORE_URL=url))
+        http = stack.enter_context(platform.http)
+        path = f"/v1/artifacts/{uploaded(http, WHOLE)}"
+        proxy.set(Mode.STALL)
+        threads = stack.enter_context(ThreadPoolExecutor(20))
+        downloads = [threads.submit(httpx.get, platform.url + path, timeout=300) for _ in range(20)]
+        until(lambda: proxy.counts[Mode.STALL] >= 8)
+        assert http.get("/health").json()["ok"]
+        assert http.get("/v1/generations?limit=1").status_code == 200
+        job = platform.submit(model="test-tone", modality="audio", params={"text": "a"})
+        assert http.get(f"/v1/generations/{job['id']}").status_code == 200
+        assert not any(download.done() for download in downloads)
+        proxy.set(Mode.PASS)
+        assert {download.result().content for download in downloads} == {WHOLE}

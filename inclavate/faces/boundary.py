@@ -46,13 +46,23 @@ _MAX_JSON_DEPTH = 64
 
 # -- threads -----------------------------------------------------------------------------------------------------------
 
-# Every database connection of a web process belongs to one of these threads.
+# Every database connection of a web process belongs to one of these threads. What waits for the store has threads of
+# its own: a store that does not answer holds all of them, and jobs must be submitted and watched all the same.
 pool = ThreadPoolExecutor(max_workers=settings.WEB_THREADS, thread_name_prefix="web")
+store_pool = ThreadPoolExecutor(max_workers=settings.WEB_THREADS, thread_name_prefix="store")
 
 
 async def in_pool(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
-    """Call what blocks (a verb, a store) in the pool."""
+    """Call what blocks, and does not ask the store, in the pool."""
+    return await _in_thread_of(pool, function, *args, **kwargs)
 
+
+async def at_store(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    """Call what reads, writes or deletes bytes in the store's pool."""
+    return await _in_thread_of(store_pool, function, *args, **kwargs)
+
+
+async def _in_thread_of(threads: ThreadPoolExecutor, function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
     def call() -> R:
         close_old_connections()
         try:
@@ -60,7 +70,7 @@ async def in_pool(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
         finally:
             close_old_connections()
 
-    return await asyncio.get_running_loop().run_in_executor(pool, call)
+    return await asyncio.get_running_loop().run_in_executor(threads, call)
 
 
 # -- who and from where ------------------------------------------------------------------------------------------------

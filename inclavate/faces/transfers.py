@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from inclavate import artifacts, errors
-from inclavate.faces.boundary import in_pool
+from inclavate.faces.boundary import at_store
 from inclavate.models import Artifact, Owner
 
 _BATCH_BYTES = 2**20
@@ -38,7 +38,7 @@ class Upload:
 
     async def begin(self, expected_bytes: int = 0, filename: str = "", is_transient: bool = False) -> None:
         """Raises `PayloadTooLarge` at once where too much is announced, `QuotaExhausted`."""
-        self._draft = await in_pool(
+        self._draft = await at_store(
             artifacts.begin,
             self._owner,
             Artifact.Origin.UPLOADED,
@@ -71,14 +71,14 @@ class Upload:
             raise errors.InvalidRequest("The body is empty: there is nothing to keep.", param="body")
         if self._digest is not None:
             self._draft.check_digest(self._digest, "x-content-sha256")
-        artifact = await in_pool(self._draft.finish)
+        artifact = await at_store(self._draft.finish)
         self._is_finished = True
         return artifact
 
     async def _flush(self) -> None:
         if self._draft is not None and self._batch:
             batch, self._batch = bytes(self._batch), bytearray()
-            await in_pool(self._draft.write, batch)
+            await at_store(self._draft.write, batch)
 
     async def __aenter__(self) -> Self:
         return self
@@ -87,7 +87,7 @@ class Upload:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._draft is not None and not self._is_finished:
-            await in_pool(self._draft.abandon)
+            await at_store(self._draft.abandon)
 
 
 # -- out ---------------------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class Upload:
 
 async def iterate(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
     """Chunks of a store, each read in the pool."""
-    while (chunk := await in_pool(next, chunks, b"")) != b"":
+    while (chunk := await at_store(next, chunks, b"")) != b"":
         yield chunk
 
 
@@ -118,10 +118,10 @@ async def respond(request: Request, artifact: Artifact) -> Response:
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers)
     kind, disposition = headers["Content-Type"], headers["Content-Disposition"]
-    if url := await in_pool(artifacts.direct_url, artifact, kind, disposition):
+    if url := await at_store(artifacts.direct_url, artifact, kind, disposition):
         # The client repeats its Range there.
         return Response(status_code=307, headers={"Location": url, "Cache-Control": "no-store"})
-    chunks = await in_pool(artifacts.read, artifact, start, stop)
+    chunks = await at_store(artifacts.read, artifact, start, stop)
     return StreamingResponse(iterate(chunks), status, headers)
 
 

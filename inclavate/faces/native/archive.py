@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from inclavate import artifacts, errors
-from inclavate.faces.boundary import endpoint, in_pool, parse_id
+from inclavate.faces.boundary import at_store, endpoint, in_pool, parse_id
 from inclavate.faces.transfers import filename, iterate
 from inclavate.models import Artifact, Owner
 
@@ -64,7 +64,7 @@ async def _zipped(chosen: Iterable[Artifact]) -> AsyncIterator[bytes]:
             entry = zipfile.ZipInfo(_free_name(filename(artifact), taken), artifact.created_at.timetuple()[:6])
             entry.external_attr = 0o600 << 16
             with packed.open(entry, "w", force_zip64=artifact.size > 2**31 - 1) as file:
-                async for chunk in iterate(await in_pool(artifacts.read, artifact)):
+                async for chunk in iterate(await at_store(artifacts.read, artifact)):
                     file.write(chunk)
                     yield sink.take()
     yield sink.take()

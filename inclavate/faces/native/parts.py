@@ -10,6 +10,7 @@ from starlette.routing import Route
 
 from inclavate import artifacts, errors
 from inclavate.faces.boundary import (
+    at_store,
     check_announced,
     check_json_type,
     endpoint,
@@ -29,18 +30,18 @@ _BATCH_BYTES = 2**20
 @endpoint
 async def begin(request: Request, owner: Owner) -> Response:
     asked = validate(shapes.PartedUploadRequest, await read_json(request))
-    upload = await in_pool(artifacts.begin_parts, owner, asked.media_type, asked.size_bytes, asked.digest or "")
-    return JSONResponse(shapes.parts_json(await in_pool(artifacts.parts, upload)), 201)
+    upload = await at_store(artifacts.begin_parts, owner, asked.media_type, asked.size_bytes, asked.digest or "")
+    return JSONResponse(shapes.parts_json(await at_store(artifacts.parts, upload)), 201)
 
 
 @endpoint
 async def look(request: Request, owner: Owner) -> Response:
-    return JSONResponse(shapes.parts_json(await in_pool(artifacts.parts, await _upload(request, owner))))
+    return JSONResponse(shapes.parts_json(await at_store(artifacts.parts, await _upload(request, owner))))
 
 
 @endpoint
 async def give_up(request: Request, owner: Owner) -> Response:
-    await in_pool(artifacts.give_up_parts, await _upload(request, owner))
+    await at_store(artifacts.give_up_parts, await _upload(request, owner))
     return Response(status_code=204)
 
 
@@ -50,18 +51,18 @@ async def put(request: Request, owner: Owner) -> Response:
     number = _number(request.path_params["number"])
     size = artifacts.part_size(upload, number)
     check_announced(request, size)
-    draft = await in_pool(artifacts.PartDraft, upload, number)
+    draft = await at_store(artifacts.PartDraft, upload, number)
     try:
         batch = bytearray()
         async for chunk in request.stream():
             batch += chunk
             if len(batch) >= _BATCH_BYTES:
-                await in_pool(draft.write, bytes(batch))
+                await at_store(draft.write, bytes(batch))
                 batch.clear()
-        await in_pool(draft.write, bytes(batch))
-        await in_pool(draft.finish)
+        await at_store(draft.write, bytes(batch))
+        await at_store(draft.finish)
     finally:
-        await in_pool(draft.abandon)
+        await at_store(draft.abandon)
     return JSONResponse({"number": number, "size_bytes": size})
 
 
@@ -72,13 +73,13 @@ async def complete(request: Request, owner: Owner) -> Response:
     if body:
         check_json_type(request.headers.get("content-type", ""))
     asked = validate(shapes.CompletionRequest, parse_json(body) if body else {})
-    assembly = await in_pool(artifacts.Assembly, await _upload(request, owner), asked.digest or "")
+    assembly = await at_store(artifacts.Assembly, await _upload(request, owner), asked.digest or "")
     try:
-        while await in_pool(assembly.step):
+        while await at_store(assembly.step):
             pass
-        artifact = await in_pool(assembly.finish)
+        artifact = await at_store(assembly.finish)
     finally:
-        await in_pool(assembly.close)
+        await at_store(assembly.close)
     return JSONResponse(shapes.artifact_json(artifact), 201)
 
 

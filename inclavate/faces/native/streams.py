@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from inclavate import artifacts, errors, jobs
 from inclavate.faces import watch
-from inclavate.faces.boundary import endpoint, in_pool, parse_count, parse_id
+from inclavate.faces.boundary import at_store, endpoint, in_pool, parse_count, parse_id
 from inclavate.faces.native import archive, parts, shapes
 from inclavate.faces.transfers import Upload, respond
 from inclavate.models import Job, Owner
@@ -21,6 +21,12 @@ _PING_SECONDS = 15.0
 _CANCEL_WAIT_SECONDS = 2.0
 _MAX_WAIT_SECONDS = 60
 _MAX_MEDIA_TYPE = 255
+
+
+async def health(request: Request) -> Response:
+    """Of this process alone: no thread and no other server is asked."""
+    return JSONResponse({"ok": True, "version": settings.VERSION})
+
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
@@ -107,11 +113,12 @@ async def download(request: Request, owner: Owner) -> Response:
 
 @endpoint
 async def delete(request: Request, owner: Owner) -> Response:
-    await in_pool(artifacts.delete, owner, parse_id(request.path_params["id"]))
+    await at_store(artifacts.delete, owner, parse_id(request.path_params["id"]))
     return Response(status_code=204)
 
 
 routes = [
+    Route("/health", health, methods=["GET"]),
     Route("/v1/generations/{id}", poll, methods=["GET"]),
     Route("/v1/generations/{id}", cancel, methods=["DELETE"]),
     Route("/v1/generations/{id}/events", events, methods=["GET"]),

@@ -3,7 +3,6 @@ from django.urls import path
 from inclavate.faces.native import admin, views
 
 urlpatterns = [
-    path("health", views.health),
     path("admin/verify", admin.Verify.as_view()),
     path("admin/generations/<str:job_id>", admin.Generation.as_view()),
     path("v1/generations/capabilities", views.Capabilities.as_view()),

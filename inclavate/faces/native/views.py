@@ -5,9 +5,6 @@ from __future__ import annotations
 import uuid
 from typing import TypedDict, cast
 
-from django.conf import settings
-from django.http import HttpRequest, JsonResponse
-from django.views.decorators.http import require_safe
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -37,11 +34,6 @@ def _window(request: Request) -> _Window:
         "offset": parse_count(query, "offset", 0, 0),
         "after": parse_id(query["after"], "after") if "after" in query else None,
     }
-
-
-@require_safe
-def health(request: HttpRequest) -> JsonResponse:
-    return JsonResponse({"ok": True, "version": settings.VERSION})
 
 
 class Capabilities(APIView):

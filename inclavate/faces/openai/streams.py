@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from inclavate import artifacts, errors, fleet, jobs
 from inclavate.faces import watch
-from inclavate.faces.boundary import check_announced, endpoint, error_response, in_pool, read_json, validate
+from inclavate.faces.boundary import at_store, check_announced, endpoint, error_response, in_pool, read_json, validate
 from inclavate.faces.openai import shapes
 from inclavate.faces.openai.forms import FilePart, FormReader
 from inclavate.faces.transfers import Upload, iterate
@@ -36,7 +36,7 @@ async def speech(request: Request, owner: Owner) -> Response:
     output = await in_pool(_output, owner, job)
     if isinstance(output, errors.ArtifactGone):
         return _refusal(request, job, output)
-    chunks = await in_pool(artifacts.read, output)
+    chunks = await at_store(artifacts.read, output)
     headers = _headers(job, output) | {"Content-Length": str(output.size)}
     return StreamingResponse(iterate(chunks), 200, headers, media_type=output.media_type)
 
@@ -52,14 +52,16 @@ async def transcribe(request: Request, owner: Owner) -> Response:
             job, is_new = await in_pool(jobs.submit, owner, submission)
         finally:
             if not is_new:
-                await in_pool(artifacts.delete, owner, clip.pk)
+                await at_store(artifacts.delete, owner, clip.pk)
     job, refused = await _settle(request, owner, job, settings.TRANSCRIPTION_SYNC_TIMEOUT_SECONDS)
     if refused is not None:
         return refused
     output = await in_pool(_output, owner, job)
     if isinstance(output, errors.ArtifactGone):
         return _refusal(request, job, output)
-    text = b"".join([chunk async for chunk in iterate(await in_pool(artifacts.read, output, 0, _MAX_TRANSCRIPT_BYTES))])
+    text = b"".join(
+        [chunk async for chunk in iterate(await at_store(artifacts.read, output, 0, _MAX_TRANSCRIPT_BYTES))]
+    )
     if asked.response_format == "text":
         return Response(text, 200, _headers(job, output), media_type="text/plain")
     return JSONResponse({"text": text.decode()}, 200, _headers(job, output))
