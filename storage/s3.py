@@ -167,11 +167,15 @@ class S3Store(Store):
         try:
             return self._client.head_object(Bucket=self._bucket, Key=name)["ContentLength"]
         except ClientError as error:
-            # An answer to HEAD has no body that could say why; an answer to this has.
-            self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
+            # An answer to HEAD has no body that could say why.
+            self._check_bucket()
             if _status(error) != 404:
                 raise
             return None
+
+    def _check_bucket(self) -> None:
+        """Fails as itself where what is missing is not an object or an upload but the bucket, or the leave to see it."""
+        self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
 
     def _missing(self, key: str) -> ObjectMissing:
         return ObjectMissing(f"there is no object {key} in {self}")
@@ -214,6 +218,7 @@ class S3Store(Store):
             try:
                 yield
             except self._client.exceptions.NoSuchUpload:
+                self._check_bucket()
                 raise ObjectMissing(f"there is no unfinished upload of {key} in {self} by this token") from None
 
     def begin_parts(self, key: str) -> str:
@@ -306,8 +311,10 @@ class S3Store(Store):
             self._abort(name, upload_id)
 
     def _abort(self, name: str, upload_id: str) -> None:
-        with suppress(self._client.exceptions.NoSuchUpload):
+        try:
             self._client.abort_multipart_upload(Bucket=self._bucket, Key=name, UploadId=upload_id)
+        except self._client.exceptions.NoSuchUpload:
+            self._check_bucket()
 
 
 class _Body:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from boto3.session import Session
@@ -30,6 +30,7 @@ from botocore.exceptions import BotoCoreError
 from storage import StoreError
 
 if TYPE_CHECKING:
+    from botocore.model import OperationModel
     from mypy_boto3_s3 import S3Client
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
@@ -46,6 +47,8 @@ _OPTIONS = (
     "sse",
     "sse_key",
 )
+_NEEDED_HEADERS = {"GetObject": ("content-length",), "HeadObject": ("content-length",), "UploadPart": ("etag",)}
+_CUT_HEAD = b"<Error><Code>RequestTimeout</Code><Message>The answer ended within its head.</Message></Error>"
 _MIN_SECONDS, _MAX_SECONDS = 0.1, 600
 _MAX_ATTEMPTS = 10
 
@@ -178,7 +181,7 @@ def _attempts(options: dict[str, str]) -> int:
 def _client(credentials: _Credentials, options: dict[str, str], endpoint: str | None, config: Config) -> S3Client:
     try:
         session = Session()
-        return session.client(
+        client = session.client(
             "s3",
             endpoint_url=endpoint,
             region_name=options.get("region") or session.region_name or "us-east-1",
@@ -189,3 +192,16 @@ def _client(credentials: _Credentials, options: dict[str, str], endpoint: str | 
         )
     except BotoCoreError as error:
         raise StoreError(f"cannot use the S3 configuration: {error}") from error
+    client.meta.events.register("before-parse.s3", _fail_cut_head)
+    return client
+
+
+def _fail_cut_head(response_dict: dict[str, Any], operation_model: OperationModel, **_: object) -> None:
+    """Make an answer that ended within its head one that boto3 tries again for.
+
+    Python's http.client takes such a head for whole, and boto3 would make an empty listing of it, or no bytes.
+    """
+    headers = response_dict["headers"]
+    needed = _NEEDED_HEADERS.get(operation_model.name, ("content-length", "transfer-encoding"))
+    if response_dict["status_code"] == 200 and not any(name in headers for name in needed):
+        response_dict.update(status_code=500, body=_CUT_HEAD)
