@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ from django.conf import settings
 from django.db.models import Count, F, Q, QuerySet, Sum
 
 import storage
-from inclavate import database, errors
+from inclavate import database, errors, queue
 from inclavate.models import TERMINAL, Artifact, Job, JobInput, Owner, PartedUpload, Usage
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,9 @@ class Draft:
         """`store` and `seal`, for one that belongs to no job's end."""
         self.store()
         with database.write():
-            return self.seal()
+            artifact = self.seal()
+        ring_inspection(artifact)
+        return artifact
 
     def abandon(self) -> None:
         """Leave neither row, bytes nor reservation. Safe after any failure, and when already sealed (then nothing)."""
@@ -136,12 +138,14 @@ def _seal(artifact: Artifact, size: int, digest: str, sniffed_type: str | None) 
     artifact.state = Artifact.State.READY
     artifact.digest = digest
     artifact.sniffed_type = sniffed_type or ""
+    artifact.inspect_at = _inspection_time(artifact)
     sealed = Artifact.objects.filter(pk=artifact.pk, state=Artifact.State.PENDING).update(
         state=artifact.state,
         digest=artifact.digest,
         sniffed_type=artifact.sniffed_type,
         size=artifact.size,
         facts=artifact.facts,
+        inspect_at=artifact.inspect_at,
         expires_at=artifact.expires_at,
     )
     if sealed:
@@ -379,11 +383,14 @@ class Assembly:
             give_up_parts(upload)
             raise
         with database.write():
-            if _seal(artifact, self._size, self._hash.hexdigest(), sniff(self._head)):
+            is_ours = _seal(artifact, self._size, self._hash.hexdigest(), sniff(self._head))
+            if is_ours:
                 PartedUpload.objects.filter(pk=upload.pk).delete()
-                return artifact
-        # Another request completed or gave up the same upload meanwhile.
-        return get(artifact.owner, artifact.pk)
+        if not is_ours:
+            # Another request completed or gave up the same upload meanwhile.
+            return get(artifact.owner, artifact.pk)
+        ring_inspection(artifact)
+        return artifact
 
     def close(self) -> None:
         """Let go of the store. Safe twice."""
@@ -450,7 +457,7 @@ def page(
     owner: Owner, *, limit: int, offset: int = 0, after: uuid.UUID | None = None, origin: str | None = None
 ) -> Page[Artifact]:
     """An owner's artifacts, newest first; `origin` as in `Artifact.Origin`, anything else is both."""
-    rows = Artifact.objects.filter(owner=owner)
+    rows = Artifact.objects.filter(owner=owner).defer("facts")
     if origin in Artifact.Origin.values:
         rows = rows.filter(origin=origin)
     return paginate(rows, get(owner, after) if after else None, limit, offset)
@@ -636,6 +643,60 @@ def _reserve(artifact: Artifact, size: int, objects: int) -> None:
     _change_usage(artifact, reserved_bytes=size, reserved_objects=objects)
 
 
+# -- what is inside ----------------------------------------------------------------------------------------------------
+
+# The queue that workers are rung on to look into artifacts. Models' queues have a prefix, so it is none of theirs.
+INSPECTIONS = "inspect"
+MAX_INSPECTIONS = 3
+_INSPECTION_LEASE = timedelta(seconds=120)
+
+
+def _inspection_time(artifact: Artifact) -> datetime | None:
+    """When a worker is to look into it: as soon as one can, or never. One that goes with its job is never shown."""
+    is_media = artifact.sniffed_type.startswith(("audio/", "image/", "video/"))
+    return artifact.created_at if is_media and not artifact.is_transient else None
+
+
+def ring_inspection(artifact: Artifact) -> None:
+    """After the commit that sealed it."""
+    if artifact.inspect_at is not None:
+        queue.ring(INSPECTIONS)
+
+
+def is_inspection_due() -> bool:
+    return Artifact.objects.filter(inspect_at__lte=database.now()).exists()
+
+
+def claim_inspection() -> Artifact | None:
+    """Take the next artifact to look into, for `_INSPECTION_LEASE`; then it is another's, unless it is finished.
+
+    Its `inspections` counts this try: above `MAX_INSPECTIONS`, the earlier ones all took their worker with them.
+    """
+    with database.write() as now:
+        due = Artifact.objects.filter(inspect_at__lte=now).order_by("inspect_at")
+        artifact = due.select_for_update(skip_locked=True).first()
+        if artifact is not None:
+            artifact.inspect_at, artifact.inspections = now + _INSPECTION_LEASE, artifact.inspections + 1
+            artifact.save(update_fields=["inspect_at", "inspections"])
+    return artifact
+
+
+def hand_back_inspection(artifact: Artifact) -> None:
+    """It was not looked into, for reasons of the worker's or the store's: no try was spent. Due when the lease ends."""
+    with database.write():
+        _held_inspection(artifact).update(inspections=F("inspections") - 1)
+
+
+def finish_inspection(artifact: Artifact, facts: Mapping[str, Any]) -> bool:
+    """Add what was found to what its engine said of it, the bytes having the last word; False if no longer ours."""
+    with database.write():
+        return bool(_held_inspection(artifact).update(facts=artifact.facts | facts, inspect_at=None))
+
+
+def _held_inspection(artifact: Artifact) -> QuerySet[Artifact]:
+    return Artifact.objects.filter(pk=artifact.pk, inspections=artifact.inspections, inspect_at__isnull=False)
+
+
 # -- what bytes are --------------------------------------------------------------------------------------------------
 
 _MAGIC = (
@@ -645,13 +706,23 @@ _MAGIC = (
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
     (0, b"\xff\xd8\xff", "image/jpeg"),
     (0, b"GIF8", "image/gif"),
-    (0, b"BM", "image/bmp"),
     (0, b"II*\0", "image/tiff"),
     (0, b"MM\0*", "image/tiff"),
     (0, b"%PDF-", "application/pdf"),
     (0, b"#!AMR", "audio/amr"),
     (0, b"caff", "audio/x-caf"),
 )
+_BRANDS = {
+    b"M4A ": "audio/mp4",
+    b"M4B ": "audio/mp4",
+    b"qt  ": "video/quicktime",
+    b"avif": "image/avif",
+    b"avis": "image/avif",
+    b"heic": "image/heic",
+    b"heix": "image/heic",
+    b"mif1": "image/heif",
+}
+_BITMAP_HEADERS = {size.to_bytes(4, "little") for size in (12, 16, 40, 52, 56, 64, 108, 124)}
 
 
 def sniff(head: bytes) -> str | None:
@@ -671,13 +742,17 @@ def sniff(head: bytes) -> str | None:
         case (b"\x1aE\xdf\xa3", _):
             return "video/webm" if b"webm" in head[:64] else "video/x-matroska"
     if head[4:8] == b"ftyp":
-        return {b"M4A ": "audio/mp4", b"M4B ": "audio/mp4", b"qt  ": "video/quicktime"}.get(head[8:12], "video/mp4")
+        return _BRANDS.get(head[8:12], "video/mp4")
+    # Two letters are no magic: the size of the second header must be one that there is.
+    if head.startswith(b"BM") and head[14:18] in _BITMAP_HEADERS:
+        return "image/bmp"
     return _sniff_frames(head)
 
 
 def _sniff_frames(head: bytes) -> str | None:
     """MPEG audio and ADTS have no magic word, only a sync pattern with fields that must make sense."""
-    if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE0 != 0xE0:
+    # FF FE is how text in UTF-16 begins; as sound it would be Layer I, which nobody writes.
+    if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE0 != 0xE0 or head[1] == 0xFE:
         return None
     layer, version = head[1] >> 1 & 3, head[1] >> 3 & 3
     if layer == 0:

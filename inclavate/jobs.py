@@ -408,8 +408,10 @@ def complete(claim: Claim, drafts: Sequence[artifacts.Draft]) -> bool:
             output_artifacts=[str(draft.artifact.pk) for draft in drafts],
         )
         if job is not None:
-            for draft in drafts:
-                draft.seal()
+            sealed = [draft.seal() for draft in drafts]
+    if job is not None:
+        for artifact in sealed:
+            artifacts.ring_inspection(artifact)
     return _ended(job)
 
 

@@ -52,7 +52,7 @@ class Runner:
 
     def answer(self, queue_name: str) -> None:
         """A ring: run one job of the queue, if there is one, then ring again, so that queues take turns."""
-        if self._draining_at is not None or not self._has_room():
+        if self.is_draining or not self._has_room():
             return
         close_old_connections()
         claim = _try(jobs.claim, queue_name, self.name)
@@ -96,6 +96,11 @@ class Runner:
         """The worker ends now, also where Celery did not wait for its slots: what is in hand is handed back."""
         self.is_closed = True
         self._engines.close()
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it takes no more."""
+        return self._draining_at is not None
 
     @property
     def is_drained(self) -> bool:
@@ -329,7 +334,8 @@ def _try(action: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
         return None
 
 
-def beat_until(stopping: threading.Event, runner: Runner) -> None:
+def beat_until(stopping: threading.Event, *beats: Callable[[], None]) -> None:
     """The worker's heartbeat, in a thread of its own."""
     while not stopping.wait(settings.HEARTBEAT_SECONDS):
-        _try(runner.beat)
+        for beat in beats:
+            _try(beat)

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
 _MAX_DATA_BYTES = 0xFFFFFFFF - _HEADER.size
 # Playlists and "concat" scripts name other files and addresses, so only formats that hold their own sound are opened.
-_FORMATS = "wav,w64,mp3,flac,ogg,matroska,webm,mov,mp4,m4a,aac,aiff,au,caf,amr"
+_FORMATS = "wav,w64,mp3,flac,ogg,matroska,webm,mov,mp4,m4a,avi,aac,aiff,au,caf,amr"
+# Of FFmpeg's sample formats: numpy's name, the value of silence, and that of full scale less silence.
+_SCALES = {
+    "u8": ("u1", 128, 2**7),
+    "s16": ("i2", 0, 2**15),
+    "s32": ("i4", 0, 2**31),
+    "s64": ("i8", 0, 2**63),
+    "flt": ("f4", 0, 1),
+    "dbl": ("f8", 0, 1),
+}
 _NO_AUDIO = "The input is not audio that can be read."
 _NO_SAMPLES = "The input has no sound in it."
 _BROKEN = "The input's audio is broken and cannot be decoded."
@@ -120,7 +129,7 @@ def read_mono(path: Path, sample_rate: int) -> Iterator[np.ndarray[Any, Any]]:
     resampler = av.AudioResampler(format="fltp", rate=sample_rate)
     read_any = False
     with _open(path) as container:
-        for frame in _frames(container):
+        for frame in frames(container):
             # Broken timestamps would make the resampler insert or refuse samples; their order is all that is needed.
             frame.pts = None
             for resampled in resampler.resample(frame):
@@ -133,7 +142,11 @@ def read_mono(path: Path, sample_rate: int) -> Iterator[np.ndarray[Any, Any]]:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[av.container.InputContainer]:
+def open_media(path: Path) -> Iterator[av.container.InputContainer]:
+    """A file that holds its own sound or moving pictures; whatever it says, no other file or address is opened.
+
+    Raises `InputUnreadable` for anything else, and for what turns out broken inside the `with`.
+    """
     import av
 
     try:
@@ -145,24 +158,32 @@ def _open(path: Path) -> Iterator[av.container.InputContainer]:
     except (av.FFmpegError, ValueError) as error:
         raise InputUnreadable(_NO_AUDIO) from error
     with container:
-        if not container.streams.audio:
-            raise InputUnreadable("The input has no sound in it: no audio stream was found.")
         try:
             yield container
         except (av.FFmpegError, ValueError) as error:
             raise InputUnreadable(_BROKEN) from error
 
 
-def _frames(container: av.container.InputContainer) -> Iterator[av.AudioFrame]:
-    """Decoded frames. Single broken packets are passed over, as players do; a file of mostly such is refused."""
+@contextmanager
+def _open(path: Path) -> Iterator[av.container.InputContainer]:
+    with open_media(path) as container:
+        if not container.streams.audio:
+            raise InputUnreadable("The input has no sound in it: no audio stream was found.")
+        yield container
+
+
+def frames(container: av.container.InputContainer) -> Iterator[av.AudioFrame]:
+    """Decoded frames of the first sound stream. Single broken packets are passed over, as players do; a file of mostly
+    such is refused.
+    """
     good = broken = 0
     for packet in container.demux(container.streams.audio[0]):
-        frames = _decode(packet)
-        if frames is None:
+        decoded = _decode(packet)
+        if decoded is None:
             broken += 1
             continue
         good += 1
-        yield from (frame for frame in frames if frame.samples)
+        yield from (frame for frame in decoded if frame.samples)
     if broken > good:
         raise InputUnreadable(_BROKEN)
 
@@ -175,3 +196,62 @@ def _decode(packet: av.Packet[av.AudioStream]) -> list[av.AudioFrame] | None:
         return list(packet.decode())
     except av.InvalidDataError:
         return None
+
+
+class Waveform:
+    """The peaks of a sound whose length shows only at its end, with flat memory."""
+
+    # Many more than are asked for, so that a point's borders fall within a few thousandths of where they should.
+    _BLOCKS = 8192
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        self.samples = 0
+        self._width = 1
+        self._blocks = np.zeros(self._BLOCKS, np.float32)
+
+    def add(self, frame: av.AudioFrame) -> None:
+        """Take in the loudest channel of each sample."""
+        import numpy as np
+
+        loudness = _loudness(frame)
+        end = self.samples + len(loudness)
+        while end > self._width * self._BLOCKS:
+            self._fold()
+        first, last = self.samples // self._width, (end - 1) // self._width
+        starts = np.arange(first, last + 1) * self._width - self.samples
+        starts[0] = 0
+        part = self._blocks[first : last + 1]
+        np.fmax(part, np.fmax.reduceat(loudness, starts), out=part)
+        self.samples = end
+
+    def peaks(self, count: int) -> list[float]:
+        """`count` points, each the loudest sample (0..1 of full scale) of an equal part of the time."""
+        import numpy as np
+
+        used = -(-self.samples // self._width)
+        edges = np.linspace(0, used, count + 1)
+        parts = zip(np.floor(edges[:-1]).astype(int), np.ceil(edges[1:]).astype(int), strict=True)
+        loudest = [float(self._blocks[begin:end].max(initial=0.0)) for begin, end in parts]
+        return [round(min(peak, 1.0), 3) for peak in loudest]
+
+    def _fold(self) -> None:
+        """Blocks twice as wide, in the first half."""
+        half = self._BLOCKS // 2
+        self._blocks[:half] = self._blocks.reshape(-1, 2).max(axis=1)
+        self._blocks[half:] = 0.0
+        self._width *= 2
+
+
+def _loudness(frame: av.AudioFrame) -> np.ndarray[Any, Any]:
+    """The absolute value of each sample, of its loudest channel, as float32; 1.0 is full scale."""
+    import numpy as np
+
+    dtype, silence, scale = _SCALES[frame.format.packed.name]
+    channels = 1 if frame.format.is_planar else len(frame.layout.channels)
+    # Not `to_ndarray`, which takes longer than decoding does. A plane may be longer than its samples.
+    planes = [np.frombuffer(bytes(plane), dtype, frame.samples * channels) for plane in frame.planes]
+    levels = [np.abs((plane.astype(np.float32) - silence) / scale) for plane in planes]
+    loudest: np.ndarray[Any, Any] = np.maximum.reduce([level.reshape(-1, channels).max(axis=1) for level in levels])
+    return loudest

@@ -167,6 +167,7 @@ def artifact_json(artifact: Artifact) -> dict[str, Any]:
     return {
         "id": str(artifact.pk),
         "media_type": artifact.media_type,
+        "sniffed_type": artifact.sniffed_type or None,
         "size_bytes": artifact.size if artifact.state == Artifact.State.READY else 0,
         "digest": artifact.digest or None,
         "state": artifact.state,
@@ -188,6 +189,11 @@ def parts_json(parts: artifacts.Parts) -> dict[str, Any]:
         "expires_at": timestamp(upload.expires_at),
         **({"part_urls": {str(number): url for number, url in parts.urls.items()}} if parts.urls else {}),
     }
+
+
+def meta_json(artifact: Artifact) -> dict[str, Any]:
+    """With what is inside it; a listing leaves that out, as a waveform has two hundred points."""
+    return artifact_json(artifact) | {"facts": artifact.facts, "inspecting": artifact.inspect_at is not None}
 
 
 def artifacts_json(page: artifacts.Page[Artifact]) -> dict[str, Any]:

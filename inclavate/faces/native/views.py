@@ -73,4 +73,4 @@ class ArtifactUsage(APIView):
 class ArtifactMeta(APIView):
     def get(self, request: Request, artifact_id: str) -> Response:
         artifact = artifacts.get(_owner(request), parse_id(artifact_id))
-        return Response(shapes.artifact_json(artifact))
+        return Response(shapes.meta_json(artifact))

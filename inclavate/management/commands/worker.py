@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from argparse import ArgumentParser
+from pathlib import Path
 from typing import Any
 
 from celery.exceptions import SecurityWarning
@@ -17,11 +18,12 @@ from celery.worker.state import reserved_requests
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from inclavate import fleet, queue
+from inclavate import artifacts, fleet, queue
 from inclavate.generators import Capability
-from workers import tasks
+from workers import inspection, tasks
 from workers.catalog import CatalogError, load_catalog
 from workers.hosts import Hosts
+from workers.inspection import Inspector
 from workers.runner import Runner, beat_until
 
 _TURN_SECONDS = 0.05
@@ -44,25 +46,37 @@ class Command(BaseCommand):
         except (CatalogError, KeyError) as error:
             raise CommandError(f"The worker cannot offer its models: {error}") from None
         engines = Hosts(catalog, settings.MODEL_IDLE_SECONDS, settings.ENVIRONMENT)
-        runner = Runner(name, engines, settings.DATA_DIR / "work" / name)
-        tasks.install(runner)
+        work_dir = settings.DATA_DIR / "work" / name
+        runner = Runner(name, engines, work_dir)
+        inspector = _inspector(runner, work_dir)
+        tasks.install(runner, inspector)
         fleet.register(name, slots, offered)
         _remove_leftovers(name)
         try:
-            sys.exit(_serve(runner, slots, offered))
+            sys.exit(_serve(runner, inspector, slots, offered))
         finally:
             runner.close()
+            if inspector is not None:
+                inspector.close()
             fleet.stop(name)
 
 
-def _serve(runner: Runner, slots: int, offered: list[Capability]) -> int:
+def _inspector(runner: Runner, work_dir: Path) -> Inspector | None:
+    if not inspection.is_possible():
+        return None
+    return Inspector(work_dir, settings.ENVIRONMENT, lambda: runner.is_draining or runner.is_closed)
+
+
+def _serve(runner: Runner, inspector: Inspector | None, slots: int, offered: list[Capability]) -> int:
     stopping = threading.Event()
     worker_shutting_down.connect(lambda **_: runner.drain(), weak=False)
     turns = Turns()
     worker_ready.connect(turns.begin)
     task_received.connect(turns.hurry)
-    threading.Thread(target=beat_until, args=(stopping, runner), name="heartbeat", daemon=True).start()
-    queues = [capability.queue for capability in offered]
+    beats = [runner.beat, *([inspector.beat] if inspector else [])]
+    threading.Thread(target=beat_until, args=(stopping, *beats), name="heartbeat", daemon=True).start()
+    # Who cannot look into artifacts listens as well: else, where nobody can, those rings would pile up for ever.
+    queues = [*(capability.queue for capability in offered), artifacts.INSPECTIONS]
     for waiting in queues:
         queue.ring(waiting)
     # Celery's warning is about pickled messages; ours are JSON, and a container's user is root.
