@@ -22,6 +22,7 @@ from django.db.models import Count, F, Q, QuerySet, Sum
 import storage
 from inclavate import database, errors
 from inclavate.models import TERMINAL, Artifact, Job, JobInput, Owner, Usage
+from storage.moving import open_moving
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ _GRACE = timedelta(hours=1)
 
 @cache
 def _store() -> storage.Store:
+    if settings.STORE_PREVIOUS_URL:
+        return open_moving(settings.STORE_URL, settings.STORE_PREVIOUS_URL)
     return storage.open_store(settings.STORE_URL)
 
 
