@@ -171,6 +171,9 @@ class _Move:
         except StoreFull:
             raise
         except StoreError as error:
+            # One who ended the move is not to wait while it is found out what else is wrong.
+            if self.stopped_by is not None:
+                return
             self._settle_failure(artifact, error)
         else:
             self._settle_success(artifact, was_copied)
