@@ -73,6 +73,11 @@ def url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return (tmp_path / "current").as_uri()
 
 
+@pytest.fixture
+def is_local(kind: str) -> bool:
+    return kind.startswith("filesystem")
+
+
 @pytest.fixture(scope="session")
 def rclone_store(rclone_url: str) -> Store:
     return open_store(rclone_url)
