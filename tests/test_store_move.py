@@ -60,22 +60,23 @@ assert len(CONTRACT) > 20
 globals().update(CONTRACT)
 
 
-@pytest.fixture(params=["filesystem over memory", "rclone over filesystem"])
+@pytest.fixture(params=["filesystem", "rclone"], ids=["filesystem over memory", "rclone over filesystem"])
 def kind(request: pytest.FixtureRequest) -> str:
+    """Of the current one."""
     return str(request.param)
 
 
 @pytest.fixture
 def url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of the current one."""
-    if kind.startswith("rclone"):
+    if kind == "rclone":
         return str(request.getfixturevalue("rclone_url"))
     return (tmp_path / "current").as_uri()
 
 
 @pytest.fixture
 def is_local(kind: str) -> bool:
-    return kind.startswith("filesystem")
+    return kind == "filesystem"
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +86,7 @@ def rclone_store(rclone_url: str) -> Store:
 
 @pytest.fixture
 def current(kind: str, url: str, request: pytest.FixtureRequest) -> Iterator[Store]:
-    store: Store = request.getfixturevalue("rclone_store") if kind.startswith("rclone") else open_store(url)
+    store: Store = request.getfixturevalue("rclone_store") if kind == "rclone" else open_store(url)
     assert_empty(store)
     yield store
     store.sweep(soon())
@@ -95,7 +96,7 @@ def current(kind: str, url: str, request: pytest.FixtureRequest) -> Iterator[Sto
 
 @pytest.fixture
 def previous(kind: str, tmp_path: Path) -> Store:
-    return MemoryStore() if kind.endswith("memory") else open_store((tmp_path / "previous").as_uri())
+    return MemoryStore() if kind == "filesystem" else open_store((tmp_path / "previous").as_uri())
 
 
 @pytest.fixture
