@@ -22,6 +22,7 @@ from django.db.models import Count, F, Q, QuerySet, Sum
 import storage
 from inclavate import database, errors, queue
 from inclavate.models import TERMINAL, Artifact, Job, JobInput, Owner, PartedUpload, Usage
+from storage.moving import open_moving
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ _ASSEMBLY_STEP_BYTES = 16 * 2**20
 
 @cache
 def _store() -> storage.Store:
+    if settings.STORE_PREVIOUS_URL:
+        return open_moving(settings.STORE_URL, settings.STORE_PREVIOUS_URL)
     return storage.open_store(settings.STORE_URL)
 
 

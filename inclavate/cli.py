@@ -55,6 +55,10 @@ MANAGED = {
         "erase ended jobs in bulk; without --yes, count them",
         "inclavate sweep --state failed --older-than-hours 24",
     ),
+    "store": (
+        "move what is stored to another store while the platform serves; it can be interrupted, and run again",
+        "inclavate store move --workers 16",
+    ),
     "createuser": ("create an account of a hosted deployment", "inclavate createuser ann"),
     "webhooksecret": ("make an owner's new secret for webhooks, and show it once", "inclavate webhooksecret ann"),
     "apikey": ("create, list and revoke API keys", "inclavate apikey create ann --name laptop"),

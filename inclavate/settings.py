@@ -151,8 +151,13 @@ REDIS_URL = EXTERNAL_REDIS_URL or f"unix://{RUN_DIR}/valkey.sock"
 CELERY_BROKER_URL = _celery_broker(REDIS_URL)
 
 STORE_URL = _text("STORE_URL", (DATA_DIR / "objects").as_uri())
-if urlsplit(STORE_URL).scheme not in ("file", "memory", "s3"):
-    raise ImproperlyConfigured("INCLAVATE_STORE_URL must be file:///…, s3://… or memory:.")
+# Where objects still are that are being moved to STORE_URL; empty, there is no such store.
+STORE_PREVIOUS_URL = _text("STORE_PREVIOUS_URL", "")
+for _name, _url in {"STORE_URL": STORE_URL, "STORE_PREVIOUS_URL": STORE_PREVIOUS_URL or STORE_URL}.items():
+    if urlsplit(_url).scheme not in ("file", "memory", "s3"):
+        raise ImproperlyConfigured(f"INCLAVATE_{_name} must be file:///…, s3://… or memory:.")
+if STORE_PREVIOUS_URL.rstrip("/") == STORE_URL.rstrip("/"):
+    raise ImproperlyConfigured("INCLAVATE_STORE_PREVIOUS_URL must be another store than INCLAVATE_STORE_URL.")
 # Whether clients may be sent to the store itself, where it can serve them.
 STORE_REDIRECT = _flag("STORE_REDIRECT", False)
 MODELS_FILE = Path(_text("MODELS_FILE", str(BASE_DIR / "config" / "models.toml"))).expanduser()
