@@ -9,24 +9,27 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
 from bench import machine, report
-from bench.deployments import DEPLOYMENTS, Deployment
+from bench.deployments import DEPLOYMENTS, Deployment, on_sqlite
 from bench.figures import Section
 from bench.measures.jobs import Jobs
+from bench.measures.listings import Listings
 from bench.measures.requests import Requests
+from bench.measures.transfers import FOLDER, S3, Transfers
 from bench.measures.watchers import Watchers
 from bench.plans import FULL, QUICK, Plan
 from bench.processes import Helper
-from tests.servers import free_port
+from tests.servers import free_port, s3_rclone
 
 REPORT = Path(__file__).with_name("REPORT.md")
-MEASURES = ("watchers", "requests", "jobs")
+MEASURES = ("watchers", "requests", "jobs", "transfers", "listings")
 _DJANGO = {"DJANGO_SETTINGS_MODULE": "inclavate.settings"}
 _FLOORS_DJANGO = {"DJANGO_SETTINGS_MODULE": "bench.floors.settings"}
 _FILES_NEEDED = 4096
@@ -81,30 +84,67 @@ def _measured(plan: Plan, databases: list[str], measures: tuple[str, ...]) -> st
 
 
 def _sections(deployment: Deployment, plan: Plan, measures: tuple[str, ...]) -> Iterator[Section]:
-    with ExitStack() as stack:
-
-        def helper(module: str, django: dict[str, str], *words: str) -> Helper:
-            environment = dict(deployment.environment) | django
-            return stack.enter_context(Helper(f"bench.{module}", deployment.folder, environment, *words))
-
+    with ExitStack() as shared:
+        start = _starter(deployment, shared)
         port = free_port()
-        floor = helper("floors.web", _FLOORS_DJANGO, str(port))
-        load = helper("load.http", {})
+        floor = start("floors.web", _FLOORS_DJANGO, str(port), str(deployment.folder))
+        bench = Bench(deployment, plan, floor, port, start("load.http", {}))
         for measure in measures:
-            if measure == "watchers":
+            with ExitStack() as own:
+                for step in bench.steps(measure, own):
+                    if isinstance(step, Section):
+                        yield step
+                    else:
+                        sys.stderr.write(f"{deployment.database}: {step}\n")
+
+
+def _starter(deployment: Deployment, stack: ExitStack) -> Callable[..., Helper]:
+    """Starts a module as a helper that ends with the stack."""
+
+    def start(module: str, django: Mapping[str, str], *words: str) -> Helper:
+        environment = {**deployment.environment, **django}
+        return stack.enter_context(Helper(f"bench.{module}", deployment.folder, environment, *words))
+
+    return start
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One deployment's measures, and the helpers that all of them share."""
+
+    deployment: Deployment
+    plan: Plan
+    floor: Helper
+    port: int
+    load: Helper
+
+    def steps(self, measure: str, stack: ExitStack) -> Iterator[str | Section]:
+        """What the measure says. What it alone needs is started first, and ends with the stack."""
+        start = _starter(self.deployment, stack)
+        match measure:
+            case "watchers":
                 names = {"publisher": "load.publisher", "watchers": "load.watchers", "bus": "floors.bus"}
-                helpers = {name: helper(module, _DJANGO) for name, module in names.items()} | {"load": load}
-                steps = Watchers(deployment, floor, port, helpers, plan).measure()
-            elif measure == "requests":
-                steps = Requests(deployment, floor, port, load, plan).measure()
-            else:
-                rings, engine = helper("floors.rings", _DJANGO), helper("floors.engine", {})
-                steps = Jobs(deployment, load, rings, engine, plan).measure()
-            for step in steps:
-                if isinstance(step, Section):
-                    yield step
-                else:
-                    sys.stderr.write(f"{deployment.database}: {step}\n")
+                helpers = {name: start(module, _DJANGO) for name, module in names.items()} | {"load": self.load}
+                return Watchers(self.deployment, self.floor, self.port, helpers, self.plan).measure()
+            case "requests":
+                return Requests(self.deployment, self.floor, self.port, self.load, self.plan).measure()
+            case "jobs":
+                rings, engine = start("floors.rings", _DJANGO), start("floors.engine", {})
+                return Jobs(self.deployment, self.load, rings, engine, self.plan).measure()
+            case "transfers":
+                return self._transfers(start, stack)
+            case _:
+                return Listings(self.deployment, self.load, self.plan).measure()
+
+    def _transfers(self, start: Callable[..., Helper], stack: ExitStack) -> Iterator[str | Section]:
+        """On SQLite alone: the bytes do not pass through the database."""
+        if self.deployment.database != "SQLite":
+            return iter(())
+        folder = self.deployment.folder / "with-s3"
+        url = stack.enter_context(s3_rclone(folder))
+        stores = {FOLDER: self.deployment, S3: stack.enter_context(on_sqlite(folder, STORE_URL=url))}
+        client, boto = start("load.transfers", {}), start("floors.s3", {}, url)
+        return Transfers(stores, self.floor, self.port, client, boto, self.plan).measure()
 
 
 if __name__ == "__main__":

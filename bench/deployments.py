@@ -50,10 +50,11 @@ class Deployment:
 
 
 @contextmanager
-def on_sqlite(folder: Path) -> Iterator[Deployment]:
+def on_sqlite(folder: Path, **settings: str) -> Iterator[Deployment]:
     """`inclavate up`."""
-    with platforms.running(folder, **SETTINGS) as platform:
-        environment = platforms.environment(platform.data_dir, **SETTINGS)
+    merged = SETTINGS | settings
+    with platforms.running(folder, **merged) as platform:
+        environment = platforms.environment(platform.data_dir, **merged)
         _park(environment, platform.rows)
         web, worker = platform.part("web"), platform.part("worker")
         port = urlsplit(platform.url).port or 0

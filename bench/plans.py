@@ -15,6 +15,10 @@ class Plan:
     jobs: int
     starts: int
     rings: int
+    transfer_bytes: int
+    uploads_at_once: int
+    upload_bytes: int
+    artifacts: int
     limit_seconds: int
 
 
@@ -27,7 +31,11 @@ FULL = Plan(
     jobs=30,
     starts=20,
     rings=200,
-    limit_seconds=600,
+    transfer_bytes=512 * 2**20,
+    uploads_at_once=50,
+    upload_bytes=8 * 2**20,
+    artifacts=1_000_000,
+    limit_seconds=1500,
 )
 QUICK = Plan(
     rounds=1,
@@ -38,5 +46,9 @@ QUICK = Plan(
     jobs=20,
     starts=10,
     rings=50,
-    limit_seconds=240,
+    transfer_bytes=64 * 2**20,
+    uploads_at_once=10,
+    upload_bytes=2 * 2**20,
+    artifacts=20_000,
+    limit_seconds=300,
 )

@@ -6,6 +6,7 @@ import json
 import select
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests import servers
 from tests.platforms import ROOT
 
 ANSWER_SECONDS = 60.0
+_LOOK_SECONDS = 0.02
 
 
 class Helper:
@@ -85,3 +87,27 @@ def machine_busy_seconds() -> float:
 
 def memory_bytes(process: psutil.Process) -> int:
     return int(process.memory_info().rss)
+
+
+class PeakMemory:
+    """The most memory that a process has while this is entered, as far as a look each 20 ms shows."""
+
+    def __init__(self, process: psutil.Process) -> None:
+        self.bytes = 0
+        self._process = process
+        self._is_over = threading.Event()
+        self._looking = threading.Thread(target=self._look)
+
+    def _look(self) -> None:
+        while True:
+            self.bytes = max(self.bytes, memory_bytes(self._process))
+            if self._is_over.wait(_LOOK_SECONDS):
+                return
+
+    def __enter__(self) -> Self:
+        self._looking.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        self._looking.join()

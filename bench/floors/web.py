@@ -1,4 +1,4 @@
-"""The floors' web process: plain Django behind our own bridge and pool, a bare echo, and a bare stream of events."""
+"""The floors' web process: plain Django behind our own bridge and pool, a bare echo, bare streams, and files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import django
 
@@ -23,6 +24,7 @@ from starlette.responses import Response, StreamingResponse  # noqa: E402
 from starlette.routing import Mount, Route  # noqa: E402
 
 from bench.floors.models import Note  # noqa: E402
+from bench.floors.transfers import Files  # noqa: E402
 from bench.lines import say  # noqa: E402
 from inclavate.asgi import Django  # noqa: E402
 
@@ -88,10 +90,10 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     receiving.cancel()
 
 
-def main(port: int) -> None:
+def main(port: int, folder: Path) -> None:
     with connection.schema_editor() as editor:
         editor.create_model(Note)
-    routes = [Route("/echo", echo, methods=["POST"]), Mount("/", Django())]
+    routes = [Route("/echo", echo, methods=["POST"]), *Files(folder).routes, Mount("/", Django())]
     config = uvicorn.Config(
         Starlette(routes=routes, lifespan=_lifespan),
         port=port,
@@ -114,4 +116,4 @@ def _stop_with_stdin(server: uvicorn.Server) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), Path(sys.argv[2]))
