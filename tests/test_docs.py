@@ -37,7 +37,7 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 def test_the_settings_table_names_every_variable_and_no_other() -> None:
     read = re.findall(
-        r'_(?:text|number)\(\s*(?:(?:int|float), )?"([A-Z_]+)"', (ROOT / "inclavate/settings.py").read_text()
+        r'_(?:text|number|flag)\(\s*(?:(?:int|float), )?"([A-Z_]+)"', (ROOT / "inclavate/settings.py").read_text()
     )
     rows = re.findall(r"^\| `INCLAVATE_([A-Z_]+)`", (DOCS / "ARCHITECTURE.md").read_text("utf-8"), re.MULTILINE)
     assert len(read) > 20
