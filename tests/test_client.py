@@ -28,6 +28,7 @@ from inclavate.client import (
     files,
 )
 from inclavate.client.streams import EventParser, ServerEvent
+from tests.driving import until
 from tests.network import Call, Seen, serving
 
 ID = "9f1c7b52-0000-4000-8000-000000000000"
@@ -709,6 +710,9 @@ def test_a_real_job_is_watched_to_its_end_and_its_sound_is_whole(live, tmp_path)
     artifact = live.artifact(told[-1].output_artifacts[0])
     sound = live.download(artifact.id, tmp_path / "a.wav").read_bytes()
     assert (len(sound), hashlib.sha256(sound).hexdigest()) == (artifact.size_bytes, artifact.digest)
+    until(lambda: not live.artifact(artifact.id).inspecting)
+    found = live.artifact(artifact.id)
+    assert (found.sniffed_type, found.facts["sample_rate"], len(found.facts["peaks"])) == ("audio/wav", 22_050, 200)
 
 
 def test_what_is_uploaded_comes_back_and_goes_away(live, tmp_path):

@@ -56,10 +56,15 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """Bytes that the server keeps. `digest` is the SHA-256 of the whole, in hex."""
+    """Bytes that the server keeps. `digest` is the SHA-256 of the whole, in hex.
+
+    `sniffed_type` is what the first bytes show it to be. `facts` (duration_seconds, width…) come from `Client.artifact`
+    alone, and are not all there while it is `inspecting`.
+    """
 
     id: str
     media_type: str = "application/octet-stream"
+    sniffed_type: str | None = None
     size_bytes: int = 0
     digest: str = ""
     state: str = ""
@@ -67,6 +72,8 @@ class Artifact:
     purpose: str | None = None
     created_at: datetime | None = None
     expires_at: datetime | None = None
+    facts: Mapping[str, Any] | None = None
+    inspecting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
