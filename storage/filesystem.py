@@ -1,9 +1,9 @@
 """A store in a folder: objects lie in `<ab>/<cd>/`, unfinished writes in `tmp/`.
 
 An object that comes in parts is a folder there: in `bytes` each part has its place, so that none is written twice, and
-a note a part, named by its number, says who writes it, and how large it is once it came whole. Whoever writes holds a
-shared lock on `bytes` and a lock on the note; who ends the upload holds `bytes` alone. So no writer that was overtaken,
-in this process or another, can change what a later one wrote, nor a finished object.
+a note a part, named by its number, says who writes it, and how large it is once it came whole. Each step holds a lock
+on `bytes`. So no writer that was overtaken, in this process or another, can change what a later one wrote, nor a
+finished object.
 """
 
 from __future__ import annotations
@@ -260,43 +260,39 @@ class _PartWriter(Writer):
 
     def _claim(self) -> io.FileIO:
         """The part's note; the part is not whole from now on, before its first byte is overwritten."""
-        with _locked(self._file, fcntl.LOCK_SH, self._folder):
+        with _locked(self._file, self._folder), ExitStack() as stack:
             handle = os.open(self._folder / str(self._number), os.O_RDWR | os.O_CREAT, 0o600)
-            with ExitStack() as stack:
-                note = stack.enter_context(io.FileIO(handle, "r+"))
-                with _locked(note, fcntl.LOCK_EX, self._folder):
-                    _write_note(note, self._name)
-                stack.pop_all()
+            note = stack.enter_context(io.FileIO(handle, "r+"))
+            _write_note(note, self._name)
+            stack.pop_all()
         return note
 
     @contextmanager
-    def _mine(self) -> Iterator[int]:
-        """The descriptor of the bytes, while nobody else may write this part."""
-        with (
-            self._store.uploading("write a part of", self._key),
-            _locked(self._file, fcntl.LOCK_SH, self._folder),
-            _locked(self._note, fcntl.LOCK_EX, self._folder),
-        ):
+    def _mine(self) -> Iterator[None]:
+        """While nobody else may write this part."""
+        with self._store.uploading("write a part of", self._key), _locked(self._file, self._folder):
             if os.pread(self._note.fileno(), len(self._name), 0) != self._name.encode():
                 raise StoreError(f"cannot write part {self._number} of {self._key}: it was begun again by another")
-            yield self._file.fileno()
+            yield
 
     def write(self, chunk: bytes) -> None:
         self._check_open()
         check_room(self._size, len(chunk))
-        with self._mine() as handle:
+        with self._mine():
             view = memoryview(chunk)
             while view:
-                written = os.pwrite(handle, view, (self._number - 1) * PART_BYTES + self._size)
+                written = os.pwrite(self._file.fileno(), view, (self._number - 1) * PART_BYTES + self._size)
                 self._size += written
                 view = view[written:]
 
     def commit(self) -> None:
         self._check_open()
-        with self._mine() as handle:
-            os.fsync(handle)
-            _write_note(self._note, self._name, self._size)
+        # Outside the lock, because it takes long; nobody may change these bytes since and leave the note ours.
+        with self._store.uploading("write a part of", self._key):
+            os.fsync(self._file.fileno())
             _sync_folder(self._folder)
+        with self._mine():
+            _write_note(self._note, self._name, self._size)
         self.abort()
 
     def abort(self) -> None:
@@ -328,14 +324,14 @@ def _parts(folder: Path) -> list[Part]:
 @contextmanager
 def _alone(folder: Path) -> Iterator[io.FileIO]:
     """The bytes of an upload, with nobody writing them."""
-    with io.FileIO(folder / _BYTES, "r+") as file, _locked(file, fcntl.LOCK_EX, folder):
+    with io.FileIO(folder / _BYTES, "r+") as file, _locked(file, folder):
         yield file
 
 
 @contextmanager
-def _locked(file: io.FileIO, how: int, folder: Path) -> Iterator[None]:
+def _locked(file: io.FileIO, folder: Path) -> Iterator[None]:
     """`FileNotFoundError` where the upload in the folder is over."""
-    fcntl.flock(file, how)
+    fcntl.flock(file, fcntl.LOCK_EX)
     try:
         (folder / _BYTES).stat()
         yield

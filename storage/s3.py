@@ -174,7 +174,7 @@ class S3Store(Store):
             return None
 
     def _check_bucket(self) -> None:
-        """Fails as itself where what is missing is not an object or an upload but the bucket, or the leave to see it."""
+        """Fails where it is not an object or an upload that is missing, but the bucket, or the leave to see it."""
         self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
 
     def _missing(self, key: str) -> ObjectMissing:

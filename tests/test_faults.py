@@ -55,7 +55,9 @@ def test_a_worker_killed_in_the_middle_of_a_job_has_a_successor_that_completes_i
     done = fragile.until_state(job["id"], "completed")
     assert (done["attempts"], len(done["output_artifacts"])) == (2, 1)
     (fence_1, worker_1, cause_1), (fence_2, worker_2, cause_2) = runs_of(fragile, job["id"])
-    assert (fence_1, cause_1, fence_2, cause_2) == (1, "worker_lost", 2, "completed")
+    # `up` says at once that it is lost; on a machine so busy that the lease runs out first, the sweeper does.
+    assert cause_1 in ("worker_lost", "lease_lost")
+    assert (fence_1, fence_2, cause_2) == (1, 2, "completed")
     assert worker_1 != worker_2
     outputs = fragile.rows("SELECT state FROM inclavate_artifact WHERE job_id = ?", job["id"].replace("-", ""))
     assert outputs == [("ready",)]

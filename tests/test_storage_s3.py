@@ -1,4 +1,4 @@
-"""What only a store in a bucket meets: options of its URL, wrong credentials, a wrong clock, a server that is gone or odd.
+"""What only a store in a bucket meets: its URL's options, wrong credentials, a wrong clock, and servers gone or odd.
 
 rclone checks credentials, signatures and times; moto knows of encryption.
 """
