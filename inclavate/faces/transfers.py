@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from types import TracebackType
 from typing import Self
@@ -34,13 +35,16 @@ class Upload:
         self._draft: artifacts.Draft | None = None
         self._is_finished = False
 
-    async def begin(self, expected_bytes: int = 0, filename: str = "", is_transient: bool = False) -> None:
-        """Raises `PayloadTooLarge` at once where too much is announced, `QuotaExhausted`."""
+    async def begin(
+        self, expected_bytes: int = 0, filename: str = "", is_transient: bool = False, media_type: str = ""
+    ) -> None:
+        """Raises `PayloadTooLarge` at once where too much is announced, `QuotaExhausted`. A `media_type` given here is
+        one that comes with the bytes."""
         self._draft = await in_pool(
             artifacts.begin,
             self._owner,
             Artifact.Origin.UPLOADED,
-            self._media_type,
+            media_type or self._media_type,
             expected_bytes=expected_bytes,
             max_bytes=self._max_bytes,
             filename=filename,
@@ -62,11 +66,12 @@ class Upload:
         await self._flush()
         return self._draft.sniffed_type if self._draft else None
 
-    async def finish(self) -> Artifact:
+    async def finish(self, purpose: str = "", expires_after: timedelta | None = None) -> Artifact:
         """Raises `InvalidRequest` where nothing came."""
         await self._flush()
         if self._draft is None or not self.size:
             raise errors.InvalidRequest("The body is empty: there is nothing to keep.", param="body")
+        self._draft.label(purpose, expires_after)
         artifact = await in_pool(self._draft.finish)
         self._is_finished = True
         return artifact
