@@ -25,6 +25,16 @@ _PURPOSE_OF_OTHERS = "user_data"
 _EXPIRY_SECONDS = (3600, 30 * 86400)
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}", re.ASCII)
 _FILE_STATUS = {Artifact.State.READY: "processed", Artifact.State.PENDING: "uploaded", Artifact.State.FAILED: "error"}
+# What Python's own table lacks.
+_AUDIO_EXTENSIONS = {
+    "audio/wav": ".wav",
+    "audio/wave": ".wav",
+    "audio/vnd.wave": ".wav",
+    "audio/flac": ".flac",
+    "audio/ogg": ".ogg",
+    "audio/mp3": ".mp3",
+    "audio/mp4": ".m4a",
+}
 # The contract's own list; a model's `media_types` come on top.
 AUDIO_TYPES = {"audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave", "audio/mpeg", "audio/mp3"}
 
@@ -204,7 +214,7 @@ def file_json(artifact: Artifact) -> dict[str, Any]:
 
 def _name(artifact: Artifact) -> str:
     essence = artifact.media_type.partition(";")[0].strip().lower()
-    return f"{artifact.pk}{mimetypes.guess_extension(essence) or '.bin'}"
+    return f"{artifact.pk}{_AUDIO_EXTENSIONS.get(essence) or mimetypes.guess_extension(essence) or '.bin'}"
 
 
 def files_json(page: artifacts.Page[Artifact]) -> dict[str, Any]:
