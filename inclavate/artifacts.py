@@ -97,6 +97,13 @@ class Draft:
         """Raises `InvalidRequest` where the bytes have another SHA-256 than their sender said."""
         _check_digest(self._hash.hexdigest(), expected, param)
 
+    def label(self, purpose: str, expires_after: timedelta | None) -> None:
+        """Say what it is for, and how long after it began it goes at the latest. Before `seal`."""
+        self.artifact.purpose = purpose
+        if expires_after is not None:
+            wanted = self.artifact.created_at + expires_after
+            self.artifact.expires_at = min(wanted, self.artifact.expires_at or wanted)
+
     def store(self) -> None:
         """Make the bytes durable. Slow; outside any transaction. Raises `QuotaExhausted`, `Unavailable`."""
         with _translated():
@@ -147,6 +154,7 @@ def _seal(artifact: Artifact, size: int, digest: str, sniffed_type: str | None) 
         digest=artifact.digest,
         sniffed_type=artifact.sniffed_type,
         size=artifact.size,
+        purpose=artifact.purpose,
         facts=artifact.facts,
         inspect_at=artifact.inspect_at,
         expires_at=artifact.expires_at,
@@ -164,7 +172,6 @@ def begin(
     expected_bytes: int = 0,
     max_bytes: int | None = None,
     filename: str = "",
-    purpose: str = "",
     job: Job | None = None,
     is_transient: bool = False,
 ) -> Draft:
@@ -179,7 +186,6 @@ def begin(
         media_type=media_type,
         size=expected_bytes,
         filename=filename,
-        purpose=purpose,
         store_key=str(key),
         job=job,
         is_transient=is_transient,
@@ -474,10 +480,43 @@ def paginate(
     `each` is applied to a row as soon as it is read: what it drops of a long row is never kept a thousand times.
     """
     if after is not None:
-        rows = rows.filter(Q(created_at__lt=after.created_at) | Q(created_at=after.created_at, id__lt=after.pk))
+        rows = rows.filter(_beyond(after))
     window = rows.order_by("-created_at", "-id")[offset : offset + limit + 1]
     found = [each(row) for row in window.iterator(chunk_size=20)]
     return Page(found[:limit], len(found) > limit)
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def page_of_files(
+    owner: Owner,
+    *,
+    limit: int,
+    after: uuid.UUID | None = None,
+    purpose: str | None = None,
+    is_oldest_first: bool = False,
+) -> Page[Artifact]:
+    """An owner's ready artifacts that have a purpose, or this one, by (created_at, id). Raises `NotFound` for `after`.
+
+    Their `facts` are not read: they are long, and ten thousand rows may be asked for.
+    """
+    # The indexes hold what has a purpose; said beside the one asked for, or they are not used.
+    rows = Artifact.objects.filter(owner=owner, state=Artifact.State.READY).exclude(purpose="").defer("facts")
+    if purpose is not None:
+        rows = rows.filter(purpose=purpose)
+    if after is not None:
+        rows = rows.filter(_beyond(get(owner, after), is_oldest_first))
+    order = ("created_at", "id") if is_oldest_first else ("-created_at", "-id")
+    found = list(rows.order_by(*order)[: limit + 1])
+    return Page(found[:limit], len(found) > limit)
+
+
+def _beyond(last: Artifact | Job, is_oldest_first: bool = False) -> Q:
+    """What follows that row. An index seeks by the bound on `created_at`; by an OR alone it would not."""
+    if is_oldest_first:
+        return Q(created_at__gte=last.created_at) & (Q(created_at__gt=last.created_at) | Q(id__gt=last.pk))
+    return Q(created_at__lte=last.created_at) & (Q(created_at__lt=last.created_at) | Q(id__lt=last.pk))
 
 
 def ready_ids(ids: Iterable[str]) -> set[str]:

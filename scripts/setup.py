@@ -23,6 +23,9 @@ STAMP = VENV / "setup.json"
 # There while packages are being installed: whoever finds it knows that the last one to try did not finish.
 UNFINISHED = VENV / "unfinished"
 REQUIREMENTS = ROOT / "requirements"
+NODE = ROOT / "tests" / "node"
+# Goes with the packages, which `npm ci` removes before it installs.
+NODE_STAMP = NODE / "node_modules" / "lock.sha256"
 VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
@@ -102,11 +105,11 @@ def uv_install(*arguments: str) -> bool:
         return False
 
 
-def cache(tool: str) -> list[str]:
+def cache(tool: str, option: str = "--cache-dir") -> list[str]:
     """Installers keep what they download under the home folder; where there is none to write to, under the checkout."""
     home = Path.home()
     is_usable = home.is_dir() and os.access(home, os.W_OK)
-    return [] if is_usable else ["--cache-dir", str(ROOT / ".cache" / tool)]
+    return [] if is_usable else [option, str(ROOT / ".cache" / tool)]
 
 
 def install_lock(name: str) -> None:
@@ -151,6 +154,28 @@ def install_system_tools() -> None:
     say("apt-get could not install chromium; the browser's test will be skipped")
 
 
+def install_node_packages() -> None:
+    """OpenAI's SDK for Node; its tests are skipped, by name, where there is none."""
+    if shutil.which("npm") is None or shutil.which("node") is None:
+        say("no node and npm here, so the tests of OpenAI's SDK for Node will be skipped")
+        return
+    goal = digest("tests/node/package.json", "tests/node/package-lock.json")
+    if NODE_STAMP.exists() and NODE_STAMP.read_text(encoding="utf-8") == goal:
+        return
+    say("installing tests/node/package-lock.json")
+    done = subprocess.run(
+        ["npm", "ci", "--loglevel=error", *cache("npm", "--cache")],
+        cwd=NODE,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    if done.returncode != 0:
+        say("npm could not; the tests of OpenAI's SDK for Node will be skipped")
+        return
+    NODE_STAMP.parent.mkdir(exist_ok=True)
+    NODE_STAMP.write_text(goal, encoding="utf-8")
+
+
 def main(arguments: list[str]) -> None:
     if arguments not in ([], ["dev"]):
         sys.exit("usage: python3 scripts/setup.py [dev]")
@@ -169,6 +194,7 @@ def main(arguments: list[str]) -> None:
             say(f"ready in {time.monotonic() - begun:.1f} s")
         if arguments == ["dev"]:
             install_system_tools()
+            install_node_packages()
 
 
 if __name__ == "__main__":

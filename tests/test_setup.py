@@ -161,7 +161,67 @@ def test_an_unknown_word_is_refused(tmp_path: Path) -> None:
     assert "usage" in done.stderr
 
 
+# The packages of the tests in Node.
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """`tests/node` of a checkout whose lock holds one package, which lies beside it."""
+    folder = Checkout(tmp_path / "checkout").folder / "tests" / "node"
+    (folder / "tiny").mkdir(parents=True)
+    (folder / "tiny" / "package.json").write_text('{"name": "tiny", "version": "1.0.0"}')
+    wants = {"name": "node", "dependencies": {"tiny": "file:tiny"}}
+    (folder / "package.json").write_text(json.dumps(wants))
+    packages = {"": wants, "node_modules/tiny": {"resolved": "tiny", "link": True}, "tiny": {"version": "1.0.0"}}
+    lock = {"name": "node", "lockfileVersion": 3, "requires": True, "packages": packages}
+    (folder / "package-lock.json").write_text(json.dumps(lock))
+    return folder
+
+
+def install_node_packages(node: Path, **environment: str) -> str:
+    """What setup says meanwhile."""
+    code = "import setup; setup.install_node_packages()"
+    env = {**os.environ, "PYTHONPATH": str(node.parent.parent / "scripts"), **environment}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    return done.stderr
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not here")
+def test_node_packages_are_installed_once_for_each_lock(node: Path) -> None:
+    assert "installing tests/node" in install_node_packages(node)
+    assert (node / "node_modules" / "tiny" / "package.json").exists()
+    assert install_node_packages(node) == ""
+    lock = node / "package-lock.json"
+    lock.write_text(lock.read_text() + "\n")
+    assert "installing tests/node" in install_node_packages(node)
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not here")
+def test_node_packages_that_cannot_be_had_are_said_to_be_missing_and_tried_again(node: Path) -> None:
+    lock = node / "package-lock.json"
+    whole = lock.read_text()
+    lock.write_text("{}")
+    assert "will be skipped" in install_node_packages(node)
+    lock.write_text(whole)
+    assert "will be skipped" not in install_node_packages(node)
+    assert (node / "node_modules" / "tiny").exists()
+
+
+def test_without_npm_setup_says_what_will_be_skipped(node: Path, tmp_path: Path) -> None:
+    assert "no node and npm here" in install_node_packages(node, PATH=str(tmp_path))
+
+
 # The locks.
+
+
+def test_the_lock_of_node_has_digests_and_no_source_of_its_own() -> None:
+    lock = json.loads((ROOT / "tests" / "node" / "package-lock.json").read_text())
+    installed = {name: package for name, package in lock["packages"].items() if name}
+    assert "node_modules/openai" in installed
+    for package in installed.values():
+        assert package["integrity"].startswith("sha512-")
+        assert "resolved" not in package
 
 
 def pins(name: str) -> set[str]:

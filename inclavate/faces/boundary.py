@@ -285,7 +285,7 @@ def envelope(error: errors.InclavateError, path: str, code: str | None = None) -
 def error_headers(error: errors.InclavateError) -> dict[str, str]:
     """SDKs retry 409, 429 and 5xx by themselves: say where that helps, and when."""
     headers = {}
-    if error.status == 409 or isinstance(error, errors.JobError | errors.StillRunning):
+    if error.status == 409 or isinstance(error, errors.JobError | errors.StillRunning | errors.QuotaExhausted):
         headers["x-should-retry"] = "false"
     if error.retryable:
         headers["Retry-After"] = str(error.retry_after or 5)

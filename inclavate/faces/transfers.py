@@ -5,6 +5,7 @@ from __future__ import annotations
 import mimetypes
 import re
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from types import TracebackType
 from typing import Self
@@ -19,6 +20,16 @@ from inclavate.models import Artifact, Owner
 
 _BATCH_BYTES = 2**20
 _INERT = re.compile(r"(audio|video)/[\w.+-]+|image/(png|jpeg|webp|gif|bmp|tiff|avif)|text/plain", re.ASCII)
+# What Python's own table lacks.
+_AUDIO_EXTENSIONS = {
+    "audio/wav": ".wav",
+    "audio/wave": ".wav",
+    "audio/vnd.wave": ".wav",
+    "audio/flac": ".flac",
+    "audio/ogg": ".ogg",
+    "audio/mp3": ".mp3",
+    "audio/mp4": ".m4a",
+}
 _RANGE = re.compile(r"\s*([0-9]*)\s*-\s*([0-9]*)\s*", re.ASCII)
 
 # -- in ----------------------------------------------------------------------------------------------------------------
@@ -36,13 +47,16 @@ class Upload:
         self._draft: artifacts.Draft | None = None
         self._is_finished = False
 
-    async def begin(self, expected_bytes: int = 0, filename: str = "", is_transient: bool = False) -> None:
-        """Raises `PayloadTooLarge` at once where too much is announced, `QuotaExhausted`."""
+    async def begin(
+        self, expected_bytes: int = 0, filename: str = "", is_transient: bool = False, media_type: str = ""
+    ) -> None:
+        """Raises `PayloadTooLarge` at once where too much is announced, `QuotaExhausted`. A `media_type` given here is
+        one that comes with the bytes."""
         self._draft = await at_store(
             artifacts.begin,
             self._owner,
             Artifact.Origin.UPLOADED,
-            self._media_type,
+            media_type or self._media_type,
             expected_bytes=expected_bytes,
             max_bytes=self._max_bytes,
             filename=filename,
@@ -64,13 +78,14 @@ class Upload:
         await self._flush()
         return self._draft.sniffed_type if self._draft else None
 
-    async def finish(self) -> Artifact:
+    async def finish(self, purpose: str = "", expires_after: timedelta | None = None) -> Artifact:
         """Raises `InvalidRequest` where nothing came, or not what the digest says."""
         await self._flush()
         if self._draft is None or not self.size:
             raise errors.InvalidRequest("The body is empty: there is nothing to keep.", param="body")
         if self._digest is not None:
             self._draft.check_digest(self._digest, "x-content-sha256")
+        self._draft.label(purpose, expires_after)
         artifact = await at_store(self._draft.finish)
         self._is_finished = True
         return artifact
@@ -141,7 +156,8 @@ def _headers(artifact: Artifact) -> dict[str, str]:
 def filename(artifact: Artifact) -> str:
     """What a download is called: as its uploader called it, else by its id and its type's usual ending."""
     essence = artifact.media_type.partition(";")[0].strip().lower()
-    return artifact.filename or f"{artifact.pk}{mimetypes.guess_extension(essence) or ''}"
+    ending = _AUDIO_EXTENSIONS.get(essence) or mimetypes.guess_extension(essence) or ".bin"
+    return artifact.filename or f"{artifact.pk}{ending}"
 
 
 def content_disposition(filename: str) -> str:

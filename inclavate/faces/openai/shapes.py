@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from datetime import timedelta
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from inclavate import errors, jobs
+from inclavate import artifacts, errors, jobs
 from inclavate.faces.boundary import idempotency_key, parse_id
+from inclavate.faces.transfers import filename
 from inclavate.fleet import Offered
 from inclavate.generators import SPEECH, TRANSCRIBE
 from inclavate.models import Artifact
 
+MAX_FILENAME = 255
+PURPOSES = ("assistants", "user_data", "vision")
+# OpenAI's other purposes, each the first step of something that nobody would take the next step of here.
+_PURPOSES_NOT_RUN = {"fine-tune": "fine-tuning", "batch": "batches", "evals": "evaluations"}
+# What a file is for that came without a purpose.
+_PURPOSE_OF_OTHERS = "user_data"
+_EXPIRY_SECONDS = (3600, 30 * 86400)
+_MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}", re.ASCII)
+_FILE_STATUS = {Artifact.State.READY: "processed", Artifact.State.PENDING: "uploaded", Artifact.State.FAILED: "error"}
 # The contract's own list; a model's `media_types` come on top.
 AUDIO_TYPES = {"audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave", "audio/mpeg", "audio/mp3"}
 
@@ -90,4 +103,111 @@ def model_json(offered: Offered) -> dict[str, Any]:
         "object": "model",
         "created": int(offered.seen_at.timestamp()),
         "owned_by": "dppan",
+    }
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+class FileRequest(BaseModel):
+    """The fields of `POST /v1/files` beside the file; as a form has them, all are text."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    purpose: str
+    anchor: str | None = Field(None, alias="expires_after[anchor]")
+    seconds: str | None = Field(None, alias="expires_after[seconds]")
+
+    @property
+    def expires_after(self) -> timedelta | None:
+        """Raises `InvalidRequest`."""
+        if self.anchor is None and self.seconds is None:
+            return None
+        if self.anchor != "created_at":
+            came = "none" if self.anchor is None else repr(self.anchor[:40])
+            raise errors.InvalidRequest(
+                f"expires_after[anchor] must be created_at; {came} came.", param="expires_after[anchor]"
+            )
+        low, high = _EXPIRY_SECONDS
+        text = self.seconds or ""
+        if not re.fullmatch(r"[0-9]{1,10}", text) or not low <= int(text) <= high:
+            raise errors.InvalidRequest(
+                f"expires_after[seconds] must be a whole number from {low} to {high}, not {text[:40]!r}.",
+                param="expires_after[seconds]",
+            )
+        return timedelta(seconds=int(text))
+
+
+def check_purpose(purpose: str) -> None:
+    """Raises `InvalidRequest` unless files may be uploaded for it."""
+    accepted = ", ".join(PURPOSES)
+    if purpose in _PURPOSES_NOT_RUN:
+        raise errors.InvalidRequest(
+            f"purpose: this deployment does not run {_PURPOSES_NOT_RUN[purpose]}, so it takes no file for {purpose!r}; "
+            f"send one of {accepted}.",
+            param="purpose",
+        )
+    if purpose not in PURPOSES:
+        raise errors.InvalidRequest(f"purpose must be one of {accepted}, not {purpose[:40]!r}.", param="purpose")
+
+
+def check_filename(name: str) -> None:
+    """Raises `InvalidRequest` for what is no plain name; a space, a quote and any script are welcome."""
+    if len(name) > MAX_FILENAME:
+        raise errors.InvalidRequest(
+            f"file: its name may have at most {MAX_FILENAME} characters; {len(name):,} came.", param="file"
+        )
+    if any(unicodedata.category(character) == "Cc" for character in name):
+        raise errors.InvalidRequest("file: its name may not hold control characters or NUL.", param="file")
+    if "/" in name or "\\" in name or name in (".", ".."):
+        raise errors.InvalidRequest(f"file: a name is not a path, and {name[:40]!r} is one.", param="file")
+
+
+def check_media_type(media_type: str) -> None:
+    """Raises `InvalidRequest`; empty is welcome."""
+    if media_type and not _MEDIA_TYPE.fullmatch(media_type):
+        raise errors.InvalidRequest(
+            f"file: its Content-Type must be a media type such as audio/wav, not {media_type[:40]!r}.", param="file"
+        )
+
+
+class FileQuery(BaseModel):
+    """What `GET /v1/files` may be asked beside a limit."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    after: str | None = None
+    order: str = "desc"
+    purpose: str | None = None
+
+    def check(self) -> None:
+        """Raises `InvalidRequest`. A purpose that nothing can have here is a question with an empty answer."""
+        if self.order not in ("asc", "desc"):
+            raise errors.InvalidRequest(f"order must be asc or desc, not {self.order[:40]!r}.", param="order")
+        if self.purpose is not None and self.purpose not in _PURPOSES_NOT_RUN:
+            check_purpose(self.purpose)
+
+
+def file_json(artifact: Artifact) -> dict[str, Any]:
+    return {
+        "id": str(artifact.pk),
+        "object": "file",
+        "bytes": artifact.size if artifact.state == Artifact.State.READY else 0,
+        "created_at": int(artifact.created_at.timestamp()),
+        "expires_at": int(artifact.expires_at.timestamp()) if artifact.expires_at else None,
+        "filename": filename(artifact),
+        "purpose": artifact.purpose or _PURPOSE_OF_OTHERS,
+        "status": _FILE_STATUS[Artifact.State(artifact.state)],
+        "status_details": None,
+    }
+
+
+def files_json(page: artifacts.Page[Artifact]) -> dict[str, Any]:
+    data = [file_json(row) for row in page.rows]
+    return {
+        "object": "list",
+        "data": data,
+        "has_more": page.truncated,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
     }

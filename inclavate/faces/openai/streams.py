@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from django.conf import settings
@@ -13,15 +13,13 @@ from starlette.routing import Route
 
 from inclavate import artifacts, errors, fleet, jobs
 from inclavate.faces import watch
-from inclavate.faces.boundary import at_store, check_announced, endpoint, error_response, in_pool, read_json, validate
-from inclavate.faces.openai import shapes
+from inclavate.faces.boundary import at_store, endpoint, error_response, in_pool, read_json, validate
+from inclavate.faces.openai import files, shapes
 from inclavate.faces.openai.forms import FilePart, FormReader
 from inclavate.faces.transfers import Upload, iterate
 from inclavate.generators import TRANSCRIBE
 from inclavate.models import Artifact, Job, Owner, State
 
-# What may surround the clip: the form's other fields and boundaries.
-_MAX_FORM_BYTES = 5 * 2**20
 _MAX_TRANSCRIPT_BYTES = 4 * 2**20
 
 
@@ -70,14 +68,10 @@ async def transcribe(request: Request, owner: Owner) -> Response:
 async def _receive(request: Request, upload: Upload) -> tuple[shapes.TranscriptionRequest, Artifact]:
     """The form's fields, and its file kept as a transient artifact. Raises what a bad form deserves."""
 
-    async def begin(part: FilePart) -> None:
-        await upload.begin(filename=part.filename, is_transient=True)
+    async def begin(part: FilePart, fields: Mapping[str, str]) -> None:
+        await upload.begin(filename=part.filename[: shapes.MAX_FILENAME], is_transient=True)
 
-    check_announced(request, settings.MAX_CLIP_BYTES + _MAX_FORM_BYTES)
-    try:
-        form = await FormReader(request, begin, upload.write).read()
-    except errors.PayloadTooLarge as error:
-        raise errors.PayloadTooLarge(f"file: {error.message}", param="file") from None
+    form = await FormReader(request, settings.MAX_CLIP_BYTES, begin, upload.write).read()
     if form.file is None:
         raise errors.InvalidRequest("file is required: the clip to transcribe.", param="file")
     if not upload.size:
@@ -192,4 +186,5 @@ def _headers(job: Job, output: Artifact) -> dict[str, str]:
 routes = [
     Route("/v1/audio/speech", speech, methods=["POST"]),
     Route("/v1/audio/transcriptions", transcribe, methods=["POST"]),
+    *files.routes,
 ]
