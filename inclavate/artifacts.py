@@ -75,18 +75,19 @@ class Draft:
         with _translated():
             self._writer = _store().create(artifact.store_key)
 
-    def write(self, chunk: bytes) -> None:
+    def write(self, *chunks: bytes) -> None:
         """Raises `PayloadTooLarge` past the cap, `QuotaExhausted` past the owner's quota or the store's room."""
-        self.size += len(chunk)
+        self.size += sum(map(len, chunks))
         if self._max_bytes is not None and self.size > self._max_bytes:
             raise too_large(self._max_bytes)
         if self.size > self.artifact.size:
             self._reserve(self.size - self.artifact.size)
-        if len(self._head) < _SNIFF_BYTES:
-            self._head += chunk[: _SNIFF_BYTES - len(self._head)]
-        self._hash.update(chunk)
         with _translated():
-            self._writer.write(chunk)
+            for chunk in chunks:
+                if len(self._head) < _SNIFF_BYTES:
+                    self._head += chunk[: _SNIFF_BYTES - len(self._head)]
+                self._hash.update(chunk)
+                self._writer.write(chunk)
 
     @property
     def sniffed_type(self) -> str | None:
@@ -310,13 +311,14 @@ class PartDraft:
         with _of_parts(upload):
             self._writer = _store().write_part(upload.artifact.store_key, upload.token, number)
 
-    def write(self, chunk: bytes) -> None:
+    def write(self, *chunks: bytes) -> None:
         """Raises `PayloadTooLarge` past the part's size."""
-        if len(chunk) > self._left:
+        self._left -= sum(map(len, chunks))
+        if self._left < 0:
             raise too_large(self._size)
-        self._left -= len(chunk)
         with _of_parts(self._upload):
-            self._writer.write(chunk)
+            for chunk in chunks:
+                self._writer.write(chunk)
 
     def finish(self) -> None:
         """Raises `InvalidRequest` where too little came."""

@@ -22,9 +22,8 @@ from inclavate.faces.boundary import (
     validate,
 )
 from inclavate.faces.native import shapes
+from inclavate.faces.transfers import Batches
 from inclavate.models import Owner, PartedUpload
-
-_BATCH_BYTES = 2**20
 
 
 @endpoint
@@ -53,13 +52,10 @@ async def put(request: Request, owner: Owner) -> Response:
     check_announced(request, size)
     draft = await at_store(artifacts.PartDraft, upload, number)
     try:
-        batch = bytearray()
+        batches = Batches(draft.write)
         async for chunk in request.stream():
-            batch += chunk
-            if len(batch) >= _BATCH_BYTES:
-                await at_store(draft.write, bytes(batch))
-                batch.clear()
-        await at_store(draft.write, bytes(batch))
+            await batches.add(chunk)
+        await batches.flush()
         await at_store(draft.finish)
     finally:
         await at_store(draft.abandon)
