@@ -91,7 +91,7 @@ class Transfers:
                 Comparison(what.format(store)) for what in ("up into {}", "up into {}, chunked", "down from {}")
             ]
             floor = self._by_sink if store == FOLDER else self._by_boto
-            for number in range(self._plan.rounds):
+            for number in range(self._plan.transfer_rounds):
                 yield f"transfers, {store}, round {number + 1}"
                 there, back = self._both(place, self._whole)
                 up.add(OURS, there)
@@ -108,7 +108,7 @@ class Transfers:
         comparisons = []
         for store, place in self._places.items():
             comparison = Comparison(f"{count} at once into {store}")
-            for number in range(self._plan.rounds):
+            for number in range(self._plan.transfer_rounds):
                 yield f"transfers, {count} at once into {store}, round {number + 1}"
                 comparison.add(OURS, self._up_with_polls(place, count))
                 comparison.add(IDLE, self._polls_alone(place))
@@ -175,9 +175,11 @@ class Transfers:
 
     def _up_with_polls(self, place: Place, count: int) -> Round:
         with ThreadPoolExecutor(1) as pool:
-            uploads = pool.submit(self._up_only, place, self._small, count)
+            uploads = pool.submit(self._up, place, self._small, count)
             polls = _polls(place, uploads.done)
-            return uploads.result() | polls
+            figures, names = uploads.result()
+        _delete(place, names)
+        return figures | polls
 
     def _polls_alone(self, place: Place) -> Round:
         ends_at = time.monotonic() + self._plan.load_seconds
@@ -212,8 +214,11 @@ def _polls(place: Place, is_over: Callable[[], bool]) -> Round:
         while not milliseconds or not is_over():
             began = time.perf_counter()
             connection.request("GET", place.poll_path, headers=dict(place.headers))
-            connection.getresponse().read()
+            answer = connection.getresponse()
+            content = answer.read()
             milliseconds.append((time.perf_counter() - began) * 1000)
+            if answer.status != 200:
+                raise RuntimeError(f"a poll was refused: {content[:500]!r}")
             time.sleep(_POLL_SECONDS)
     finally:
         connection.close()
