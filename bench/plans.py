@@ -15,6 +15,7 @@ class Plan:
     jobs: int
     starts: int
     rings: int
+    transfer_rounds: int
     transfer_bytes: int
     uploads_at_once: int
     upload_bytes: int
@@ -31,6 +32,7 @@ FULL = Plan(
     jobs=30,
     starts=20,
     rings=200,
+    transfer_rounds=2,
     transfer_bytes=512 * 2**20,
     uploads_at_once=50,
     upload_bytes=8 * 2**20,
@@ -46,6 +48,7 @@ QUICK = Plan(
     jobs=20,
     starts=10,
     rings=50,
+    transfer_rounds=1,
     transfer_bytes=64 * 2**20,
     uploads_at_once=10,
     upload_bytes=2 * 2**20,

@@ -26,9 +26,10 @@ SOURCE = "a bare Starlette stream of a file"
 BOTO_UP = "boto3, parts of 8 MiB one at a time"
 BOTO_DOWN = "boto3, a read loop"
 IDLE = "the same polls, without uploads"
+_MOVED = {"MB/s": "MB/s", "CPU ms": "CPU ms a MB, web", "MiB": "MiB at most, web"}
 _CORES = {"server cores": "cores used, web", "client cores": "cores used, client", "machine cores": "cores used, all"}
-COLUMNS = {"MB/s": "MB/s", "MiB": "MiB at most, web"} | _CORES
-COLUMNS_AT_ONCE = {"MB/s": "MB/s", "MiB": "MiB at most, web", "p50 ms": "poll p50 ms", "p99 ms": "poll p99 ms"} | _CORES
+COLUMNS = _MOVED | _CORES
+COLUMNS_AT_ONCE = _MOVED | {"p50 ms": "poll p50 ms", "p99 ms": "poll p99 ms"} | _CORES
 NOTES = (
     "One body at a time. The client sends from a file that is in memory, by `sendfile`, and reads into one buffer. The "
     "sink hashes and writes 1 MiB at a time in an executor; the stream reads 256 KiB at a time in one. boto3 talks to "
@@ -91,7 +92,7 @@ class Transfers:
                 Comparison(what.format(store)) for what in ("up into {}", "up into {}, chunked", "down from {}")
             ]
             floor = self._by_sink if store == FOLDER else self._by_boto
-            for number in range(self._plan.rounds):
+            for number in range(self._plan.transfer_rounds):
                 yield f"transfers, {store}, round {number + 1}"
                 there, back = self._both(place, self._whole)
                 up.add(OURS, there)
@@ -108,7 +109,7 @@ class Transfers:
         comparisons = []
         for store, place in self._places.items():
             comparison = Comparison(f"{count} at once into {store}")
-            for number in range(self._plan.rounds):
+            for number in range(self._plan.transfer_rounds):
                 yield f"transfers, {count} at once into {store}, round {number + 1}"
                 comparison.add(OURS, self._up_with_polls(place, count))
                 comparison.add(IDLE, self._polls_alone(place))
@@ -154,30 +155,35 @@ class Transfers:
             done = self._client.ask(port=place.port, connections=count, **command)
         if [answer["size_bytes"] for answer in done["answers"]] != [size] * count:
             raise RuntimeError(f"bodies of {size} bytes came as {done['answers']}")
-        seconds = done["seconds"]
+        spent, seconds, megabytes = cpu_seconds(place.web) - cpu, done["seconds"], count * size / 1e6
         return {
             "connections": count,
-            "MB/s": count * size / 1e6 / seconds,
+            "MB/s": megabytes / seconds,
+            "CPU ms": spent * 1000 / megabytes,
             "MiB": (peak.bytes - place.bytes_before) / 2**20,
-            "server cores": (cpu_seconds(place.web) - cpu) / seconds,
+            "server cores": spent / seconds,
             "client cores": done["cpu_seconds"] / seconds,
             "machine cores": (machine_busy_seconds() - busy) / seconds,
         }, done["answers"]
 
     def _boto_round(self, **command: Any) -> Round:
         busy, done = machine_busy_seconds(), self._boto.ask(**command)
+        spent, seconds, megabytes = done["cpu_seconds"], done["seconds"], done["size"] / 1e6
         return {
             "connections": 1,
-            "MB/s": done["size"] / 1e6 / done["seconds"],
-            "server cores": done["cpu_seconds"] / done["seconds"],
-            "machine cores": (machine_busy_seconds() - busy) / done["seconds"],
+            "MB/s": megabytes / seconds,
+            "CPU ms": spent * 1000 / megabytes,
+            "server cores": spent / seconds,
+            "machine cores": (machine_busy_seconds() - busy) / seconds,
         }
 
     def _up_with_polls(self, place: Place, count: int) -> Round:
         with ThreadPoolExecutor(1) as pool:
-            uploads = pool.submit(self._up_only, place, self._small, count)
+            uploads = pool.submit(self._up, place, self._small, count)
             polls = _polls(place, uploads.done)
-            return uploads.result() | polls
+            figures, names = uploads.result()
+        _delete(place, names)
+        return figures | polls
 
     def _polls_alone(self, place: Place) -> Round:
         ends_at = time.monotonic() + self._plan.load_seconds
@@ -212,8 +218,11 @@ def _polls(place: Place, is_over: Callable[[], bool]) -> Round:
         while not milliseconds or not is_over():
             began = time.perf_counter()
             connection.request("GET", place.poll_path, headers=dict(place.headers))
-            connection.getresponse().read()
+            answer = connection.getresponse()
+            content = answer.read()
             milliseconds.append((time.perf_counter() - began) * 1000)
+            if answer.status != 200:
+                raise RuntimeError(f"a poll was refused: {content[:500]!r}")
             time.sleep(_POLL_SECONDS)
     finally:
         connection.close()
