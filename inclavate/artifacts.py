@@ -32,6 +32,8 @@ _RESERVE_STEP_BYTES = 8 * 2**20
 _GRACE = timedelta(hours=1)
 # A sweep's share, so that it never holds a lock for long; the next one goes on.
 _SWEEP_ROWS = 500
+# Each is a hop between threads; each is also what every download under way holds.
+_READ_BYTES = 512 * 1024
 _DIRECT_SECONDS = 3600
 _ASSEMBLY_STEP_BYTES = 16 * 2**20
 
@@ -428,7 +430,7 @@ def read(artifact: Artifact, start: int = 0, stop: int | None = None) -> Iterato
     """The bytes start..stop (exclusive) in chunks. Raises `NotReady`, `ArtifactGone`, `Unavailable`."""
     _check_ready(artifact)
     with _translated():
-        return _store().read(artifact.store_key, start, stop)
+        return _store().read(artifact.store_key, start, stop, _READ_BYTES)
 
 
 def direct_url(artifact: Artifact, media_type: str, disposition: str) -> str | None:
