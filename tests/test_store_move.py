@@ -754,7 +754,7 @@ def test_a_platform_moves_to_s3_while_it_serves(tmp_path: Path, bucket: Bucket) 
         read_all(http, contents)
         for artifact_id in doomed:
             assert http.get(f"/v1/artifacts/{artifact_id}").status_code == 404
-    # `make` leaves nothing in the new store that no row names.
+    # Nothing is in the new store that no row names, whatever was killed or deleted meanwhile.
     assert {entry.key for entry in open_store(bucket.url).entries()} == set(contents)
 
 
