@@ -571,15 +571,19 @@ def test_many_rows_are_walked_in_flat_memory(move: Move) -> None:
     def peak_of(first: int, stop: int) -> int:
         rows = (row(move.owner, uuid.UUID(int=number), size=1) for number in range(first, stop))
         Artifact.objects.bulk_create(rows, batch_size=500)
+        # The smaller of two: Python's table of interned words, which has all file names, grows now and then.
+        return min(peak_of_one(stop - 1) for _ in range(2))
+
+    def peak_of_one(total: int) -> int:
         tracemalloc.start()
         try:
-            assert move.run("--dry-run").startswith(f"{stop - 1:,} objects of {stop - 1:,} bytes")
+            assert move.run("--dry-run").startswith(f"{total:,} objects of {total:,} bytes")
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
 
-    few = peak_of(1, 1501)
-    assert peak_of(1501, 6001) < few + MIB
+    few = peak_of(1, 1001)
+    assert peak_of(1001, 4001) < few + MIB
 
 
 @contextmanager
@@ -750,7 +754,7 @@ def test_a_platform_moves_to_s3_while_it_serves(tmp_path: Path, bucket: Bucket) 
         read_all(http, contents)
         for artifact_id in doomed:
             assert http.get(f"/v1/artifacts/{artifact_id}").status_code == 404
-    # `make` leaves nothing in the new store that no row names.
+    # Nothing is in the new store that no row names, whatever was killed or deleted meanwhile.
     assert {entry.key for entry in open_store(bucket.url).entries()} == set(contents)
 
 
