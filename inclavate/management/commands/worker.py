@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import sys
@@ -25,6 +26,7 @@ from workers.hosts import Hosts
 from workers.runner import Runner, beat_until
 
 _TURN_SECONDS = 0.05
+_MAX_SLOTS = 64
 
 
 class Command(BaseCommand):
@@ -37,10 +39,11 @@ class Command(BaseCommand):
         parser.add_argument("--model", action="append", dest="models", help="offer only this model (may be repeated)")
 
     def handle(self, *args: Any, name: str, slots: int, models: list[str] | None, **options: Any) -> None:
+        _check(name, slots)
         try:
             catalog = load_catalog(settings.MODELS_FILE)
             wanted = models or settings.WORKER_MODELS or catalog.models
-            offered = [catalog.models[model].capability() for model in wanted]
+            offered = [catalog.models[model].capability() for model in dict.fromkeys(wanted)]
         except (CatalogError, KeyError) as error:
             raise CommandError(f"The worker cannot offer its models: {error}") from None
         engines = Hosts(catalog, settings.MODEL_IDLE_SECONDS, settings.ENVIRONMENT)
@@ -53,6 +56,17 @@ class Command(BaseCommand):
         finally:
             runner.close()
             fleet.stop(name)
+
+
+def _check(name: str, slots: int) -> None:
+    # It names a folder, which is removed with all that is in it.
+    if not re.fullmatch(r"(?!\.)[A-Za-z0-9._-]{1,100}", name):
+        raise CommandError(
+            "--name must be 1 to 100 letters of ASCII, digits, dots (not the first), underscores and dashes, "
+            f"not {name[:120]!r}."
+        )
+    if not 1 <= slots <= _MAX_SLOTS:
+        raise CommandError(f"--slots must be between 1 and {_MAX_SLOTS}, not {slots}.")
 
 
 def _serve(runner: Runner, slots: int, offered: list[Capability]) -> int:
