@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 import secrets
+import unicodedata
 from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
@@ -15,7 +17,12 @@ from django.db import IntegrityError
 from inclavate import database, errors
 from inclavate.models import ApiKey, Owner
 
+# What commands say where they make what has no use yet.
+KEYS_ARE_IGNORED = "Nobody signs in to a local deployment: until its database is PostgreSQL, keys are ignored."
+
 _LOCAL = "local"
+_NAME = re.compile(r"[\w.@+-]{1,150}")
+_MAX_KEY_NAME = 100
 _KEY_PREFIX = "ik-"
 # Writing each use of a key would be a write a request.
 _LAST_USED_STEP = timedelta(minutes=1)
@@ -51,15 +58,40 @@ def _owner_of(key: str) -> Owner:
 
 
 def create_user(name: str, password: str | None = None) -> Owner:
-    """A new account and its owner; without a password it can only use keys. Raises `Conflict` for a taken name."""
-    if name == _LOCAL:
-        raise errors.InvalidRequest(f"name: {_LOCAL!r} is the local principal's.", param="name")
+    """A new account and its owner, under the name's NFKC form; without a password it can only use keys.
+
+    Raises `InvalidRequest` for a name that cannot be, `Conflict` for one that is taken or looks like a taken one.
+    """
+    name = _account_name(name)
     try:
         with database.write():
+            if (taken := _looking_like(name)) is not None:
+                raise errors.Conflict(f"name: there is an account {taken!r} already.", param="name")
             user = User.objects.create_user(username=name, password=password)
             return Owner.objects.create(name=name, user=user)
     except IntegrityError:
         raise errors.Conflict(f"name: there is an account {name!r} already.", param="name") from None
+
+
+def _account_name(text: str) -> str:
+    name = unicodedata.normalize("NFKC", text)
+    if not _NAME.fullmatch(name):
+        came = f"not {text!r}" if len(text) <= 40 else f"{len(text)} characters came"
+        raise errors.InvalidRequest(f"name must be 1 to 150 letters, digits, and @ . + - _; {came}.", param="name")
+    if _folded(name) == _LOCAL:
+        raise errors.InvalidRequest(f"name: {_LOCAL!r} is the local principal's.", param="name")
+    return name
+
+
+def _looking_like(name: str) -> str | None:
+    """The account whose name differs from this one at most by case or normalisation."""
+    # Not by the database: SQLite folds the case of ASCII letters alone.
+    names = Owner.objects.values_list("name").union(User.objects.values_list("username"))
+    return next((other for (other,) in names if _folded(other) == _folded(name)), None)
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
 def find_owner(name: str) -> Owner:
@@ -71,7 +103,15 @@ def find_owner(name: str) -> Owner:
 
 
 def create_key(owner: Owner, name: str) -> str:
-    """A new API key, in clear: only its digest is kept, so this is the one time that it can be shown."""
+    """A new API key, in clear: only its digest is kept, so this is the one time that it can be shown.
+
+    Raises `InvalidRequest` for a name of the key that cannot be.
+    """
+    if len(name) > _MAX_KEY_NAME or not name.isprintable():
+        came = f"{len(name)} came" if name.isprintable() else "some of those that came are not"
+        raise errors.InvalidRequest(
+            f"name: a key's may have at most {_MAX_KEY_NAME} printable characters; {came}.", param="name"
+        )
     key = _KEY_PREFIX + secrets.token_urlsafe(32)
     with database.write() as now:
         ApiKey.objects.create(owner=owner, name=name, prefix=key[:8], digest=_digest(key), created_at=now)

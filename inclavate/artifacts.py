@@ -805,3 +805,32 @@ def _sniff_frames(head: bytes) -> str | None:
         return "audio/aac" if head[1] & 0xF0 == 0xF0 and head[2] >> 2 & 15 < 13 else None
     is_frame = version != 1 and head[2] >> 4 not in (0, 15) and head[2] >> 2 & 3 != 3
     return "audio/mpeg" if is_frame else None
+
+
+# -- whether the store has it ----------------------------------------------------------------------------------------
+
+_COMPARED_AT_ONCE = 500
+
+
+def store_mismatches() -> Iterator[str]:
+    """Which ready artifacts have no object, or one of another size, as sentences. Asks the store for each of them.
+
+    Raises `Unavailable`.
+    """
+    ready = Artifact.objects.filter(state=Artifact.State.READY).order_by("pk")
+    rows = list(ready[:_COMPARED_AT_ONCE])
+    while rows:
+        for row in rows:
+            if (found := _stored_size(row)) == row.size or not ready.filter(pk=row.pk).exists():
+                continue
+            has = "is missing" if found is None else f"has {found:,} bytes"
+            yield f"artifact {row.pk} of owner {row.owner_id}: its object {has}, the row says {row.size:,}"
+        rows = list(ready.filter(pk__gt=rows[-1].pk)[:_COMPARED_AT_ONCE])
+
+
+def _stored_size(artifact: Artifact) -> int | None:
+    try:
+        with _translated():
+            return _store().size(artifact.store_key)
+    except errors.ArtifactGone:
+        return None

@@ -50,11 +50,12 @@ MANAGED = {
     "web": ("run the web process alone", "inclavate web"),
     "worker": ("run one worker alone", "inclavate worker"),
     "sweeper": ("run the sweeper alone", "inclavate sweeper"),
-    "health": ("say whether a worker of this machine lives", "inclavate health"),
+    "health": ("say whether a worker, or the sweeper, of this machine lives", "inclavate health"),
     "sweep": (
         "erase ended jobs in bulk; without --yes, count them",
         "inclavate sweep --state failed --older-than-hours 24",
     ),
+    "verify": ("compare counts and stored objects with the rows", "inclavate verify --store"),
     "store": (
         "move what is stored to another store while the platform serves; it can be interrupted, and run again",
         "inclavate store move --workers 16",
@@ -355,6 +356,7 @@ def _manage(parser: _Parser, words: list[str]) -> int:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "inclavate.settings")  # noqa: TID251 (Django is told in no other way)
     import django
     from django.core.management import ManagementUtility, get_commands, load_command_class
+    from django.db import OperationalError, ProgrammingError
 
     django.setup()
     name = words[0]
@@ -364,8 +366,22 @@ def _manage(parser: _Parser, words: list[str]) -> int:
         example = f"example: {MANAGED[name][1]}"
         load_command_class(get_commands()[name], name).create_parser("inclavate", name, epilog=example).print_help()
         return DONE
-    ManagementUtility(["inclavate", *words]).execute()
+    if name in MANAGED:
+        _check_words(words)
+    try:
+        ManagementUtility(["inclavate", *words]).execute()
+    except (OperationalError, ProgrammingError) as error:
+        # It does not answer, or has not got the tables.
+        raise Stop(FAILED, f"the database cannot be used: {error}") from error
     return DONE
+
+
+def _check_words(words: Sequence[str]) -> None:
+    for word in words:
+        try:
+            word.encode("utf-8")
+        except UnicodeEncodeError:
+            raise Stop(USAGE, f"{word!r} is not UTF-8") from None
 
 
 def _talk(args: argparse.Namespace) -> int:

@@ -30,6 +30,16 @@ def rfc3339(at: datetime) -> str:
 
 
 @contextmanager
+def snapshot() -> Iterator[None]:
+    """Reads that all see one moment. On SQLite nobody writes meanwhile."""
+    with transaction.atomic():
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        yield
+
+
+@contextmanager
 def write() -> Iterator[datetime]:
     """One write transaction; yields the database's time. Nothing slow belongs inside."""
     with _sqlite_writer if connection.vendor == "sqlite" else nullcontext(), transaction.atomic():

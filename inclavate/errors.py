@@ -23,6 +23,7 @@
     ├─ RateLimited                 rate_limited           429  retryable
     ├─ QuotaExhausted              quota_exhausted        507
     ├─ Unavailable                 unavailable            503  retryable
+    ├─ NotConfigured               unavailable            503
     ├─ StillRunning                not_ready              504
     └─ JobError                    (a job's own end)      500
        ├─ InputUnreadable          input_unreadable       400
@@ -162,6 +163,13 @@ class Unavailable(InclavateError):
     code = "unavailable"
     status = 503
     retryable = True
+
+
+class NotConfigured(InclavateError):
+    """This deployment does not have it; asking again changes nothing."""
+
+    code = "unavailable"
+    status = 503
 
 
 class StillRunning(InclavateError):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from django.conf import settings
 
@@ -135,3 +136,26 @@ def prune(at: datetime | None = None) -> int:
     at = at or database.now()
     gone, by_model = Worker.objects.filter(seen_at__lt=at - timedelta(seconds=settings.OFFER_TTL_SECONDS)).delete()
     return by_model.get("inclavate.Worker", 0) if gone else 0
+
+
+# -- the sweeper -------------------------------------------------------------------------------------------------------
+
+
+def beat_sweeper() -> None:
+    """A sweep is done. Raises `OSError`."""
+    mark = _sweeper_mark()
+    mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mark.touch()
+
+
+def sweeper_beat_at() -> float | None:
+    """When a sweeper with this data folder last ended a sweep, in Unix seconds; None where none ever did."""
+    try:
+        return _sweeper_mark().stat().st_mtime
+    except OSError:
+        return None
+
+
+def _sweeper_mark() -> Path:
+    # A file, because it is asked for on the machine itself, also while the database is away.
+    return Path(settings.DATA_DIR) / "sweeper.beat"

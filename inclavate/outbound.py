@@ -27,6 +27,7 @@ Resolver = Callable[[str, int], Sequence[Address]]
 
 _CONNECT_SECONDS = 3.0
 _ANSWER_CAP_BYTES = 64 * 1024
+_BRACKETED = re.compile(r"\[[^\[\]]*\](:[0-9]*)?")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}")
 # The registries of special-purpose addresses, written out: `ipaddress.is_global` differs between Python's versions.
 _SPECIAL: dict[Network, str] = {
@@ -84,7 +85,11 @@ class Target:
             raise BadURL("there is no port 0")
         host = host.removesuffix(".")
         default = 443 if parts.scheme == "https" else 80
-        return cls(url.partition("#")[0], host, port or default, _literal(host))
+        address = _literal(host)
+        # Brackets hold an IPv6 address: not an IPvFuture literal, and nothing stands around them but a port.
+        if "[" in parts.netloc and not (isinstance(address, IPv6Address) and _BRACKETED.fullmatch(parts.netloc)):
+            raise BadURL("it may have only an IPv6 address in brackets")
+        return cls(url.partition("#")[0], host, port or default, address)
 
     @property
     def is_local_name(self) -> bool:

@@ -14,7 +14,7 @@ from inclavate.generators import Input
 from workers.hosts import CancelledByRequest, Done, EngineJob, Event, Failed, Host, Hosts, Produced
 
 TEST_MODELS = Path(__file__).with_name("models.toml")
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 T = TypeVar("T")
 
 

@@ -8,13 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from inclavate import accounts, artifacts, database, fleet, jobs
 from inclavate.generators import SPEECH, Capability
-from inclavate.models import Artifact, Job, Owner
+from inclavate.models import Artifact, Job, Owner, Turn, Usage
 from tests.asking import ask
+from tests.storing import put
 
 pytestmark = [pytest.mark.database, pytest.mark.usefixtures("database")]
 
@@ -55,6 +57,7 @@ def test_without_a_configured_token_nobody_is_admin() -> None:
     assert ask("GET", "/admin/verify", headers={"X-Admin-Token": ""}).status_code == 403
     answer = ask("DELETE", f"/admin/generations/{MISSING}", headers=TOKEN)
     assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+    assert (answer.headers["x-should-retry"], "retry-after" in answer.headers) == ("false", False)
 
 
 @pytest.mark.parametrize("headers", [{}, {"X-Admin-Token": "wrong"}])
@@ -144,3 +147,108 @@ def test_accounts_and_keys_are_made_and_revoked_by_command() -> None:
         with pytest.raises(CommandError, match=sentence):
             said(*command)
     assert accounts.find_owner("ann").user.has_usable_password() is False
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"), [("ann", "ann"), ("ﬁ", "fi"), ("Ärger@x.org", "Ärger@x.org"), ("a" * 150,) * 2]
+)
+def test_an_account_and_its_owner_have_one_name_in_its_nfkc_form(typed: str, kept: str) -> None:
+    assert f"Created the account {kept}." in said("createuser", typed)
+    owner = accounts.find_owner(kept)
+    assert owner.user is not None
+    assert owner.user.username == kept
+    assert said("apikey", "create", kept)
+
+
+@pytest.mark.parametrize(
+    "pair", [("ann", "Ann"), ("fi", "ﬁ"), ("Straße", "STRASSE"), ("ÄRGER", "ärger"), ("ann", "ａnn")]
+)
+def test_a_name_that_looks_like_a_taken_one_is_refused(pair: tuple[str, str]) -> None:
+    for first, second in (pair, pair[::-1]):
+        kept = accounts.create_user(first)
+        with pytest.raises(CommandError, match=f"there is an account '{kept.name}' already"):
+            said("createuser", second)
+        kept.user.delete()
+
+
+@pytest.mark.parametrize("name", ["LOCAL", "ｌocal"])
+def test_no_account_looks_like_the_local_principal(name: str) -> None:
+    with pytest.raises(CommandError, match="is the local principal's"):
+        said("createuser", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("x" * 101, "at most 100 printable characters; 101 came."), ("a\nb", "some of those that came are not")],
+)
+def test_a_keys_name_that_cannot_be_listed_is_refused(name: str, sentence: str) -> None:
+    said("createuser", "ann")
+    with pytest.raises(CommandError, match=sentence):
+        said("apikey", "create", "ann", "--name", name)
+    assert said("apikey", "list", "ann") == ""
+    assert said("apikey", "create", "ann", "--name", "x" * 100)
+
+
+@pytest.mark.parametrize("command", [("createuser", "bea"), ("apikey", "create", "ann")])
+def test_where_nobody_signs_in_it_is_said_that_keys_are_ignored(command: tuple[str, ...]) -> None:
+    said("createuser", "ann")
+    noted = io.StringIO()
+    assert call_command(*command, stdout=io.StringIO(), stderr=noted) is None
+    assert noted.getvalue() == ("" if settings.IS_HOSTED else f"{accounts.KEYS_ARE_IGNORED}\n")
+
+
+# -- verify ------------------------------------------------------------------------------------------------------------
+
+
+def differences(*options: str) -> list[str]:
+    """What `verify` says, each difference a line, where it must fail."""
+    output = io.StringIO()
+    with pytest.raises(CommandError, match=r"^[0-9,]+ differences?\.$") as failed:
+        call_command("verify", *options, stdout=output)
+    found = output.getvalue().splitlines()
+    assert str(failed.value).startswith(f"{len(found):,} ")
+    return found
+
+
+def test_verify_finds_nothing_where_all_is_well(alice: Owner, bob: Owner) -> None:
+    for owner in (alice, bob):
+        completed(owner)
+        queued(owner)
+    assert said("verify") == said("verify", "--store") == "No difference.\n"
+
+
+def test_verify_names_counts_that_differ_from_the_rows(alice: Owner, bob: Owner) -> None:
+    completed(bob)
+    queued(alice)
+    Turn.objects.filter(owner=alice).update(queued=7)
+    Usage.objects.filter(owner=bob).update(bytes=6)
+    assert differences() == [
+        f"{SPEAKER.queue} of owner {alice.pk}: kept (7, 0), counted (1, 0)",
+        f"owner {bob.pk}, generated: kept (6, 1), counted (5, 1)",
+    ]
+
+
+def test_verify_asks_the_store_only_when_told_and_names_what_is_missing_or_of_another_size(alice: Owner) -> None:
+    whole, missing, longer = (Artifact.objects.get(job=completed(alice)) for _ in range(3))
+    store = artifacts._store()
+    store.delete(missing.store_key)
+    put(store, longer.store_key, b"more than sound")
+    assert said("verify") == "No difference.\n"
+    assert sorted(differences("--store")) == sorted(
+        [
+            f"artifact {missing.pk} of owner {alice.pk}: its object is missing, the row says 5",
+            f"artifact {longer.pk} of owner {alice.pk}: its object has 15 bytes, the row says 5",
+        ]
+    )
+    assert Artifact.objects.filter(pk=whole.pk).exists()
+
+
+def test_verify_looks_at_every_artifact_once_however_many_and_at_no_unfinished_one(alice: Owner) -> None:
+    now = database.now()
+    fields: dict[str, Any] = {"owner": alice, "origin": "uploaded", "media_type": "audio/wav", "created_at": now}
+    ready = [
+        Artifact(**fields, state="ready", digest="0" * 64, size=1, store_key=f"no-object-{n}") for n in range(1201)
+    ]
+    Artifact.objects.bulk_create([*ready, Artifact(**fields, state="pending", store_key="no-object")])
+    missing = [line for line in differences("--store") if "is missing" in line]
+    assert sorted(line.split()[1] for line in missing) == sorted(str(row.pk) for row in ready)

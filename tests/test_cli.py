@@ -273,6 +273,75 @@ def test_a_dangling_out_wav_is_kept_too(shell):
     assert (code, "out.wav exists and is kept" in err) == (2, True)
 
 
+# Words of the platform's own commands
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["createuser", ""], "name must be 1 to 150 letters, digits, and @ . + - _; not ''."),
+        (["createuser", "a" * 200], "name must be 1 to 150 letters, digits, and @ . + - _; 200 characters came."),
+        (["createuser", "a\nb"], r"name must be 1 to 150 letters, digits, and @ . + - _; not 'a\nb'."),
+        (["createuser", " ann"], "name must be 1 to 150 letters, digits, and @ . + - _; not ' ann'."),
+        (["createuser", "a/b"], "name must be"),
+        (["createuser", os.fsdecode(b"\xff")], "is not UTF-8"),
+        (["apikey", "create", os.fsdecode(b"\xff")], "is not UTF-8"),
+        (["sweep", "--older-than-hours", "nan"], "--older-than-hours must be between 0 and 1,000,000, not nan."),
+        (["sweep", "--older-than-hours", "inf"], "not inf."),
+        (["sweep", "--older-than-hours", "1e8"], "not 1e+08."),
+        (["sweep", "--older-than-hours=-1"], "not -1."),
+        (["sweep", "--state", "running"], "--state must be one of completed, failed, cancelled, expired (may be"),
+        (["worker", "--slots=-3"], "--slots must be between 1 and 64, not -3."),
+        (["worker", "--slots", "0"], "--slots must be between 1 and 64, not 0."),
+        (["worker", "--slots", "65"], "--slots must be between 1 and 64, not 65."),
+        (["worker", "--name", "../../evil"], "--name must be 1 to 100 letters of ASCII, digits, dots"),
+        (["worker", "--name", ".."], "not '..'."),
+        (["worker", "--name", "a\nb"], r"not 'a\nb'."),
+        (["worker", "--name", ""], "not ''."),
+        (["worker", "--name", "a" * 101], "--name must be"),
+        (["web", "--port", "99999"], "--port must be between 1 and 65535, not 99999."),
+        (["web", "--port", "0"], "--port must be between 1 and 65535, not 0."),
+        (["web", "--port=-1"], "--port must be between 1 and 65535, not -1."),
+        (["web", "--host", "nonsense.invalid"], "Cannot listen on nonsense.invalid:8001: "),
+        (["web", "--host", "a" * 70], "is no name of a host."),
+        (["createuser", "ann"], "the database cannot be used: "),
+        (["verify"], "the database cannot be used: "),
+    ],
+)
+def test_nonsense_for_a_part_of_the_platform_is_one_line_and_ends_it(words, sentence, shell):
+    code, out, err = shell.run(*words, env={"INCLAVATE_DATA_DIR": str(shell.folder)})
+    assert (code in (1, 2), out, err.count("\n")) == (True, b"", 1), err
+    assert sentence in err
+
+
+def test_a_host_that_is_no_name_stops_up_too(shell):
+    environment = {"INCLAVATE_DATA_DIR": str(shell.folder), "INCLAVATE_HOST": "a" * 70}
+    code, _, err = shell.run("up", env=environment)
+    assert (code, err.count("\n"), "is no name of a host." in err) == (1, 1, True)
+
+
+@pytest.mark.parametrize(("line", "sentence"), [(b"", "no password on stdin"), (b"\xff\n", "is not UTF-8")])
+def test_a_password_that_cannot_be_read_is_told(line, sentence, shell):
+    code, _, err = shell.run(
+        "createuser", "ann", "--password-stdin", stdin=line, env={"INCLAVATE_DATA_DIR": str(shell.folder)}
+    )
+    assert (code, err.count("\n"), sentence in err) == (1, 1, True)
+
+
+def test_the_sweepers_health_is_that_of_its_last_sweep(shell, platform):
+    def health(data_dir):
+        return shell.run("health", "--sweeper", env={"INCLAVATE_DATA_DIR": str(data_dir)})
+
+    assert until(lambda: health(platform.data_dir)[0] == 0)
+    assert health(platform.data_dir)[1].startswith(b"alive: swept ")
+    code, out, err = health(shell.folder)
+    assert (code, out, "No sweeper has yet swept" in err) == (1, b"", True)
+    (shell.folder / "sweeper.beat").touch()
+    os.utime(shell.folder / "sweeper.beat", (0, 0))
+    code, out, err = health(shell.folder)
+    assert (code, out, "s ago; the limit is 75 s." in err) == (1, b"", True)
+
+
 # Servers that are not there
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -28,6 +29,9 @@ COMPOSE = ROOT / "docker-compose.yml"
 OURS = ("web", "worker", "worker-gpu", "sweeper", "migrate")
 SECRETS = ("SECRET_KEY", "POSTGRES_PASSWORD", "S3_KEY", "S3_SECRET")
 ENVIRONMENT = {f"INCLAVATE_{name}": f"{name.replace('_', '').lower()}0123456789" for name in SECRETS}
+# What it decides itself, or what is the command's own.
+DECIDED = {"DATABASE_URL", "DATA_DIR", "HOST", "MODELS_FILE", "PORT", "REDIS_URL", "SECRET_KEY", "STORE_URL"}
+DECIDED |= {"API_KEY", "URL"}
 REFERENCE = re.compile(r"\$\{(\w+)(?::([?-])([^}]*))?\}")
 
 
@@ -70,7 +74,7 @@ def test_it_has_every_part_and_a_gpu_worker_only_on_demand(services: dict[str, A
 def test_each_part_is_started_again_and_those_that_can_say_whether_they_are_well(services: dict[str, Any]) -> None:
     policies = {name: service["restart"] for name, service in services.items()}
     assert policies == dict.fromkeys(services, "unless-stopped") | {"migrate": "on-failure"}
-    assert {name for name, service in services.items() if "healthcheck" not in service} == {"sweeper", "migrate"}
+    assert {name for name, service in services.items() if "healthcheck" not in service} == {"migrate"}
 
 
 def test_ours_wait_for_the_tables_and_for_what_they_need_to_be_well(services: dict[str, Any]) -> None:
@@ -133,6 +137,19 @@ def test_stopping_leaves_a_worker_its_time_to_drain(services: dict[str, Any]) ->
         assert float(services[name]["stop_grace_period"].removesuffix("s")) > settings.DRAIN_SECONDS
 
 
+def passed_on(service: dict[str, Any]) -> set[str]:
+    """The variables without a value: compose takes them from .env, or leaves them out."""
+    return {name.removeprefix("INCLAVATE_") for name, value in service["environment"].items() if value is None}
+
+
+def test_every_setting_that_it_does_not_decide_is_passed_on_from_the_environment(services: dict[str, Any]) -> None:
+    table = (ROOT / "docs" / "ARCHITECTURE.md").read_text("utf-8")
+    settings = set(re.findall(r"^\| `INCLAVATE_([A-Z_]+)`", table, re.MULTILINE))
+    for name in set(OURS) - {"worker-gpu"}:
+        assert passed_on(services[name]) == settings - DECIDED
+    assert passed_on(services["worker-gpu"]) == settings - DECIDED - {"WORKER_MODELS"}
+
+
 # -- what runs ---------------------------------------------------------------------------------------------------------
 
 
@@ -153,10 +170,11 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings_of(service: dict[str, Any], folder: Path) -> dict[str, str]:
-    """A service's environment, in the image's folder."""
+def settings_of(service: dict[str, Any], folder: Path, **given: str) -> dict[str, str]:
+    """A service's environment, in the image's folder, with what .env gives beside the secrets."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("INCLAVATE_", "DPPAN_"))}
-    own = {name: str(value) for name, value in service["environment"].items()}
+    own = {name: str(value) for name, value in service["environment"].items() if value is not None}
+    own |= {f"INCLAVATE_{name}": given[name] for name in passed_on(service) & given.keys()}
     return kept | own | {"PYTHONPATH": str(folder), "INCLAVATE_DATA_DIR": str(folder / "data")}
 
 
@@ -191,14 +209,41 @@ def test_what_the_image_holds_starts_with_the_settings_of_its_service(
     assert "piper-joe" in said
 
 
+SHOWS = """
+import json
+from inclavate import settings
+allowed = [str(network) for network in settings.WEBHOOK_ALLOW_NETWORKS]
+print(json.dumps([settings.WORKER_SLOTS, settings.DRAIN_SECONDS, settings.JOB_TTL_HOURS, allowed]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({}, [1, 30.0, 0.0, []]),
+        (
+            {"WORKER_SLOTS": "3", "DRAIN_SECONDS": "90", "JOB_TTL_HOURS": "24", "WEBHOOK_ALLOW": "10.0.0.0/8"},
+            [3, 90.0, 24.0, ["10.0.0.0/8"]],
+        ),
+    ],
+)
+def test_what_env_sets_has_its_effect_and_what_it_does_not_keeps_its_default(
+    image: Path, services: dict[str, Any], given: dict[str, str], shown: list[Any]
+) -> None:
+    environment = settings_of(services["worker"], image, **given)
+    assert json.loads(in_image(image, environment, "-c", SHOWS)) == shown
+
+
 def test_each_service_runs_a_command_that_there_is(image: Path, services: dict[str, Any]) -> None:
     environment = settings_of(services["web"], image)
     assert services["migrate"]["entrypoint"] == ["python", "manage.py"]
     assert "migrate" in in_image(image, environment, "manage.py", "help", "--commands").split()
     words = {services[name]["command"][0] for name in set(OURS) - {"migrate"}}
-    words.add(services["worker"]["healthcheck"]["test"][2])
+    assert services["worker"]["healthcheck"]["test"] == ["CMD", "inclavate", "health"]
+    assert services["sweeper"]["healthcheck"]["test"] == ["CMD", "inclavate", "health", "--sweeper"]
     for word in words:
         assert f"inclavate {word}" in in_image(image, environment, "-m", "inclavate.cli", word, "--help")
+    assert "--sweeper" in in_image(image, environment, "-m", "inclavate.cli", "health", "--help")
 
 
 def test_the_image_is_not_roots_and_is_built_of_locked_packages() -> None:
@@ -254,7 +299,7 @@ def buckets(endpoint: str, key: str, secret: str) -> list[str] | str:
         aws_secret_access_key=secret,
         config=once,
     )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         try:
             return [bucket["Name"] for bucket in client.list_buckets()["Buckets"]]

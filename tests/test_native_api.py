@@ -288,13 +288,13 @@ def test_ids_below_a_resource_are_checked_too(http: httpx.Client, path: str) -> 
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("PUT", "/v1/generations", {"GET", "POST", "HEAD", "OPTIONS"}),
+        ("PUT", "/v1/generations", {"GET", "POST", "HEAD"}),
         ("POST", f"/v1/generations/{MISSING}", {"GET", "DELETE", "HEAD"}),
         ("PUT", f"/v1/artifacts/{MISSING}", {"GET", "DELETE", "HEAD"}),
         ("PUT", "/v1/artifacts", {"GET", "POST", "HEAD"}),
         ("POST", "/static/site.css", {"GET", "HEAD"}),
         ("GET", "/v1/audio/speech", {"POST"}),
-        ("POST", "/v1/models", {"GET", "HEAD", "OPTIONS"}),
+        ("POST", "/v1/models", {"GET", "HEAD"}),
         ("POST", "/health", {"GET", "HEAD"}),
         ("POST", "/", {"GET", "HEAD"}),
     ],
@@ -413,6 +413,18 @@ def test_events_of_a_finished_job_are_its_outcome_and_the_end(platform: Platform
     lines = http.get(f"/v1/generations/{job['id']}/events", headers={"Last-Event-ID": "99"}).text.splitlines()
     assert [e["state"] for e in events_of(lines)] == ["completed"]
     assert lines[-2] == "data: [DONE]"
+
+
+def test_head_of_a_stream_is_answered_while_the_job_runs(platform: Platform, http: httpx.Client) -> None:
+    job = platform.submit(**SLOW)
+    path = f"/v1/generations/{job['id']}/events"
+    with http.stream("GET", path) as stream:
+        head = http.head(path)
+        for name in ("content-type", "cache-control", "x-accel-buffering"):
+            assert head.headers[name] == stream.headers[name]
+    assert (head.status_code, head.content, "content-length" in head.headers) == (200, b"", False)
+    assert http.head(f"/v1/generations/{MISSING}/events").status_code == 404
+    assert http.delete(f"/v1/generations/{job['id']}").status_code == 200
 
 
 def test_leaving_the_stream_leaves_the_job(platform: Platform, http: httpx.Client) -> None:

@@ -87,6 +87,11 @@ def test_an_allowed_network_is_reached_and_its_neighbours_are_not(address: IPv4A
         ("http://a.example:65536/", "its host or port cannot be"),
         ("http://a.example:x/", "its host or port cannot be"),
         ("http://[::1/", "its host or port cannot be"),
+        ("http://[v1.x]/", "it may have only an IPv6 address in brackets"),
+        ("http://[V7.10:80]:80/", "it"),
+        ("http://a.example[2606:4700::1]/", "it may have only an IPv6 address in brackets"),
+        ("http://[2606:4700::1].a.example/", "it may have only an IPv6 address in brackets"),
+        ("http://[1.1.1.1]/", "it"),
         ("http://[2606:4700::1%25eth0]/", "its host must not name an interface"),
         ("http://a.exa\tmple/", "it must be plain ASCII"),
         ("http://a.example\\@127.0.0.1/", "it must be plain ASCII"),
@@ -118,7 +123,14 @@ def test_a_bad_url_is_refused_with_a_sentence(url: str, sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["https://a.example", "HTTP://A.example:8080/x?y=%20#z", "http://1.1.1.1/", "http://a_b.example./"]
+    "url",
+    [
+        "https://a.example",
+        "HTTP://A.example:8080/x?y=%20#z",
+        "http://1.1.1.1/",
+        "http://a_b.example./",
+        "http://[2606:4700::1]:80",
+    ],
 )
 def test_a_plain_url_passes(url: str) -> None:
     check(url, NOTHING)

@@ -13,6 +13,7 @@ import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import wraps
 from typing import IO, Any, TypeVar
 
@@ -43,6 +44,17 @@ OPENAI_PREFIXES = ("/v1/files", "/v1/audio", "/v1/chat", "/v1/models", "/v1/embe
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _MAX_JSON_DEPTH = 64
+# Of two, one part of us would read the first, another the last, a third both.
+_SINGLE_HEADERS = (
+    "Host",
+    "Authorization",
+    "Idempotency-Key",
+    "Content-Type",
+    "Content-Length",
+    "X-Admin-Token",
+    "X-Content-Sha256",
+    "Range",
+)
 
 # -- threads -----------------------------------------------------------------------------------------------------------
 
@@ -83,10 +95,12 @@ def request_id(offered: str | None) -> str:
 
 def check_head(headers: Headers) -> None:
     """What comes before anything else. Raises `Forbidden`, `InvalidRequest`, `UnsupportedBody`."""
-    hosts = headers.getlist("host")
-    if len(hosts) != 1:
-        raise errors.InvalidRequest(f"A request has one Host header; {len(hosts)} came.", param="Host")
-    check_host(hosts[0], headers.get("origin"))
+    for name in _SINGLE_HEADERS:
+        if (count := len(headers.getlist(name))) > 1:
+            raise errors.InvalidRequest(f"A request may have one {name} header; {count} came.", param=name)
+    if "host" not in headers:
+        raise errors.InvalidRequest("A request must have a Host header; none came.", param="Host")
+    check_host(headers["host"], headers.get("origin"))
     encoding = headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         raise errors.UnsupportedBody(f"Send the body as it is, not {encoding[:40]}-encoded.", param="Content-Encoding")
@@ -134,7 +148,14 @@ def parse_count(query: Mapping[str, str], name: str, default: int, low: int, hig
 
 
 def idempotency_key(in_header: str | None, in_body: str | None = None) -> str | None:
-    """The key of a request, from `Idempotency-Key` or its body. Raises `InvalidRequest`."""
+    """The key of a request, from the header's text (as HTTP libraries give it, in Latin-1) or the body.
+
+    Raises `InvalidRequest`.
+    """
+    if in_header is not None:
+        # What is sent today is UTF-8, and must equal the same key in a body; what is not stays as it came.
+        with suppress(UnicodeError):
+            in_header = in_header.encode("latin-1").decode("utf-8")
     if in_header is not None and in_body is not None and in_header != in_body:
         raise errors.InvalidRequest(
             "The header Idempotency-Key and the field idempotency_key differ.", param="idempotency_key"
@@ -177,7 +198,7 @@ def _check_values(value: Any, where: str, depth: int) -> None:
             _check_text(value, where)
         case float() if not math.isfinite(value):
             raise errors.InvalidRequest(f"{where}: a number is out of range.", param=where)
-        case int() if abs(value) >= 2**63:
+        case int() if not -(2**63) <= value < 2**63:
             raise errors.InvalidRequest(f"{where}: a whole number is out of range (64 bits).", param=where)
         case dict():
             for key, item in value.items():
@@ -285,7 +306,8 @@ def envelope(error: errors.InclavateError, path: str, code: str | None = None) -
 def error_headers(error: errors.InclavateError) -> dict[str, str]:
     """SDKs retry 409, 429 and 5xx by themselves: say where that helps, and when."""
     headers = {}
-    if error.status == 409 or isinstance(error, errors.JobError | errors.StillRunning | errors.QuotaExhausted):
+    never = errors.JobError | errors.StillRunning | errors.QuotaExhausted | errors.NotConfigured
+    if error.status == 409 or isinstance(error, never):
         headers["x-should-retry"] = "false"
     if error.retryable:
         headers["Retry-After"] = str(error.retry_after or 5)

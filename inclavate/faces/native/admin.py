@@ -5,15 +5,15 @@ from __future__ import annotations
 from django.conf import settings
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from inclavate import accounts, errors, jobs
 from inclavate.faces.boundary import parse_id
+from inclavate.faces.views import View
 
 _HEADER = "X-Admin-Token"
 
 
-class Verify(APIView):
+class Verify(View):
     authentication_classes = ()
 
     def get(self, request: Request) -> Response:
@@ -22,12 +22,12 @@ class Verify(APIView):
         return Response({"ok": True})
 
 
-class Generation(APIView):
+class Generation(View):
     authentication_classes = ()
 
     def delete(self, request: Request, job_id: str) -> Response:
         if not settings.ADMIN_TOKEN:
-            raise errors.Unavailable("No admin token is configured here (INCLAVATE_ADMIN_TOKEN).")
+            raise errors.NotConfigured("No admin token is configured here (INCLAVATE_ADMIN_TOKEN).")
         if not accounts.is_admin_token(request.headers.get(_HEADER)):
             raise errors.Unauthenticated(f"{_HEADER} is missing, or is not this deployment's token.", param=_HEADER)
         kept = request.query_params.get("artifacts", "true")

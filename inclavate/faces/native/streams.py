@@ -54,6 +54,11 @@ async def cancel(request: Request, owner: Owner) -> Response:
 async def events(request: Request, owner: Owner) -> Response:
     job = await in_pool(jobs.get, owner, parse_id(request.path_params["id"]))
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    if request.method == "HEAD":
+        answer = Response(headers=headers, media_type="text/event-stream")
+        # It would be a stream's, which nobody knows.
+        del answer.headers["content-length"]
+        return answer
     return StreamingResponse(_events(job), media_type="text/event-stream", headers=headers)
 
 

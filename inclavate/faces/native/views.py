@@ -7,11 +7,11 @@ from typing import TypedDict, cast
 
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from inclavate import artifacts, fleet, jobs
 from inclavate.faces.boundary import check_json_type, parse_count, parse_id, parse_json, validate
 from inclavate.faces.native import shapes
+from inclavate.faces.views import View
 from inclavate.models import Owner
 
 
@@ -36,14 +36,14 @@ def _window(request: Request) -> _Window:
     }
 
 
-class Capabilities(APIView):
+class Capabilities(View):
     authentication_classes = ()
 
     def get(self, request: Request) -> Response:
         return Response({"generators": [shapes.generator_json(offer) for offer in fleet.offered()]})
 
 
-class Generations(APIView):
+class Generations(View):
     def get(self, request: Request) -> Response:
         only = shapes.job_filter(request.query_params)
         return Response(shapes.jobs_json(jobs.page(_owner(request), **_window(request), only=only)))
@@ -57,7 +57,7 @@ class Generations(APIView):
         return Response(shapes.job_json(job), status=200 if job.is_terminal else 202)
 
 
-class Artifacts(APIView):
+class Artifacts(View):
     """The listing; uploads are a stream's business."""
 
     def get(self, request: Request) -> Response:
@@ -65,12 +65,12 @@ class Artifacts(APIView):
         return Response(shapes.artifacts_json(page))
 
 
-class ArtifactUsage(APIView):
+class ArtifactUsage(View):
     def get(self, request: Request) -> Response:
         return Response(artifacts.usage(_owner(request)))
 
 
-class ArtifactMeta(APIView):
+class ArtifactMeta(View):
     def get(self, request: Request, artifact_id: str) -> Response:
         artifact = artifacts.get(_owner(request), parse_id(artifact_id))
         return Response(shapes.meta_json(artifact))

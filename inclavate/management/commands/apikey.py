@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from inclavate import accounts, errors
@@ -28,17 +29,21 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, verb: str, owner: str, **options: Any) -> None:
         try:
-            found = accounts.find_owner(owner)
-        except errors.NotFound as error:
+            self._do(verb, accounts.find_owner(owner), options)
+        except errors.InclavateError as error:
             raise CommandError(error.message) from None
+
+    def _do(self, verb: str, owner: Owner, options: dict[str, Any]) -> None:
         match verb:
             case "create":
-                self.stdout.write(accounts.create_key(found, options["name"]))
+                self.stdout.write(accounts.create_key(owner, options["name"]))
+                if not settings.IS_HOSTED:
+                    self.stderr.write(accounts.KEYS_ARE_IGNORED)
             case "list":
-                self._list(found)
+                self._list(owner)
             case "revoke":
-                if not accounts.revoke_key(found, options["prefix"]):
-                    raise CommandError(f"{owner} has no working key that begins with {options['prefix']!r}.")
+                if not accounts.revoke_key(owner, options["prefix"]):
+                    raise CommandError(f"{owner.name} has no working key that begins with {options['prefix']!r}.")
 
     def _list(self, owner: Owner) -> None:
         for key in owner.api_keys.order_by("created_at"):

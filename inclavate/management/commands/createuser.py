@@ -6,6 +6,7 @@ import sys
 from argparse import ArgumentParser
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from inclavate import accounts, errors
@@ -20,11 +21,22 @@ class Command(BaseCommand):
         parser.add_argument("--password-stdin", action="store_true", help="read the password's line from stdin")
 
     def handle(self, *args: Any, name: str, password_stdin: bool, **options: Any) -> None:
-        password = sys.stdin.readline().rstrip("\n") if password_stdin else None
-        if password == "":
-            raise CommandError("There is no password on stdin.")
+        password = _read_password() if password_stdin else None
         try:
             owner = accounts.create_user(name, password)
         except errors.InclavateError as error:
             raise CommandError(error.message) from None
         self.stdout.write(f"Created the account {owner.name}. A key for it: inclavate apikey create {owner.name}")
+        if not settings.IS_HOSTED:
+            self.stderr.write(accounts.KEYS_ARE_IGNORED)
+
+
+def _read_password() -> str:
+    try:
+        # As bytes: how Python would decode them depends on the locale.
+        password = sys.stdin.buffer.readline().decode("utf-8").rstrip("\n") if sys.stdin else ""
+    except UnicodeDecodeError:
+        raise CommandError("The password on stdin is not UTF-8.") from None
+    if not password:
+        raise CommandError("There is no password on stdin.")
+    return password

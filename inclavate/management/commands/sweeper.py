@@ -7,6 +7,7 @@ import logging
 import signal
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
@@ -47,6 +48,9 @@ class Command(BaseCommand):
                 raise CommandError("A thread that delivers webhooks has died; a sweeper started anew makes its tries.")
             try:
                 _sweep()
+                # Where it cannot be written, `inclavate health` says that it does not know of any sweep.
+                with suppress(OSError):
+                    fleet.beat_sweeper()
                 if time.monotonic() - store_swept_at > _STORE_SWEEP_SECONDS:
                     store_swept_at = time.monotonic()
                     artifacts.sweep_store()

@@ -141,6 +141,8 @@ def _need_port() -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(target)
             probe.listen()
+    except UnicodeError:
+        raise CommandError(f"INCLAVATE_HOST: {settings.HOST[:80]!r} is no name of a host.") from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise CommandError(

@@ -23,6 +23,8 @@ class Command(BaseCommand):
         parser.add_argument("--port", type=int, default=settings.PORT)
 
     def handle(self, *args: Any, host: str, port: int, **options: Any) -> None:
+        if not 1 <= port <= 65535:
+            raise CommandError(f"--port must be between 1 and 65535, not {port}.")
         config = uvicorn.Config(
             "inclavate.asgi:application",
             http="httptools",
@@ -36,6 +38,9 @@ class Command(BaseCommand):
             listening = _listen(host, port)
         except OSError as error:
             raise CommandError(f"Cannot listen on {host}:{port}: {error.strerror or error}.") from error
+        except UnicodeError:
+            # What cannot be encoded for the name service, such as a part of more than 63 letters.
+            raise CommandError(f"--host: {host[:80]!r} is no name of a host.") from None
         # uvicorn raises the signal again once it has stopped; that is then the end of this command, not of a crash.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)

@@ -22,7 +22,7 @@ class Command(BaseCommand):
         if owner is None and settings.IS_HOSTED:
             raise CommandError("Say whose: inclavate webhooksecret OWNER.")
         try:
-            found = accounts.find_owner(owner) if owner else accounts.local_owner()
+            found = accounts.find_owner(owner) if owner is not None else accounts.local_owner()
         except errors.NotFound as error:
             raise CommandError(error.message) from None
         self.stdout.write(accounts.webhook_secret(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import sys
@@ -27,6 +28,7 @@ from workers.inspection import Inspector
 from workers.runner import Runner, beat_until
 
 _TURN_SECONDS = 0.05
+_MAX_SLOTS = 64
 
 
 class Command(BaseCommand):
@@ -39,10 +41,11 @@ class Command(BaseCommand):
         parser.add_argument("--model", action="append", dest="models", help="offer only this model (may be repeated)")
 
     def handle(self, *args: Any, name: str, slots: int, models: list[str] | None, **options: Any) -> None:
+        _check(name, slots)
         try:
             catalog = load_catalog(settings.MODELS_FILE)
             wanted = models or settings.WORKER_MODELS or catalog.models
-            offered = [catalog.models[model].capability() for model in wanted]
+            offered = [catalog.models[model].capability() for model in dict.fromkeys(wanted)]
         except (CatalogError, KeyError) as error:
             raise CommandError(f"The worker cannot offer its models: {error}") from None
         engines = Hosts(catalog, settings.MODEL_IDLE_SECONDS, settings.ENVIRONMENT)
@@ -59,6 +62,17 @@ class Command(BaseCommand):
             if inspector is not None:
                 inspector.close()
             fleet.stop(name)
+
+
+def _check(name: str, slots: int) -> None:
+    # It names a folder, which is removed with all that is in it.
+    if not re.fullmatch(r"(?!\.)[A-Za-z0-9._-]{1,100}", name):
+        raise CommandError(
+            "--name must be 1 to 100 letters of ASCII, digits, dots (not the first), underscores and dashes, "
+            f"not {name[:120]!r}."
+        )
+    if not 1 <= slots <= _MAX_SLOTS:
+        raise CommandError(f"--slots must be between 1 and {_MAX_SLOTS}, not {slots}.")
 
 
 def _inspector(runner: Runner, work_dir: Path) -> Inspector | None:
