@@ -50,12 +50,12 @@ MANAGED = {
     "web": ("run the web process alone", "inclavate web"),
     "worker": ("run one worker alone", "inclavate worker"),
     "sweeper": ("run the sweeper alone", "inclavate sweeper"),
+    "verify": ("compare counts and stored objects with the rows", "inclavate verify --store"),
     "health": ("say whether a worker, or the sweeper, of this machine lives", "inclavate health"),
     "sweep": (
         "erase ended jobs in bulk; without --yes, count them",
         "inclavate sweep --state failed --older-than-hours 24",
     ),
-    "verify": ("compare counts and stored objects with the rows", "inclavate verify --store"),
     "store": (
         "move what is stored to another store while the platform serves; it can be interrupted, and run again",
         "inclavate store move --workers 16",

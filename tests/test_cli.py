@@ -20,6 +20,7 @@ import pytest
 
 from inclavate import cli
 from inclavate.client import BadAnswer, Client, Job, JobFailed, NoModel, Refused, Unreachable
+from tests import platforms
 from tests.driving import until
 from tests.network import serving
 
@@ -340,6 +341,20 @@ def test_the_sweepers_health_is_that_of_its_last_sweep(shell, platform):
     os.utime(shell.folder / "sweeper.beat", (0, 0))
     code, out, err = health(shell.folder)
     assert (code, out, "s ago; the limit is 75 s." in err) == (1, b"", True)
+
+
+def test_a_model_that_is_named_twice_is_offered_once(platform):
+    quick = {"HEARTBEAT_SECONDS": "0.5", "LEASE_SECONDS": "5"}
+    env = platforms.environment(platform.data_dir, MODELS_FILE=str(platform.log.parent / "models.toml"), **quick)
+    words = ["worker", "--name", "twice", "--model", "test-echo", "--model", "test-echo"]
+    offers = "SELECT count(*) FROM inclavate_offer WHERE worker_id IN (SELECT id FROM inclavate_worker WHERE name = ?)"
+    worker = subprocess.Popen([sys.executable, "-m", "inclavate.cli", *words], cwd=ROOT, env=env)
+    try:
+        assert until(lambda: worker.poll() is not None or platform.rows(offers, "twice") == [(1,)])
+        assert worker.poll() is None
+    finally:
+        worker.terminate()
+        worker.wait()
 
 
 # Servers that are not there

@@ -64,17 +64,6 @@ class Command(BaseCommand):
             fleet.stop(name)
 
 
-def _check(name: str, slots: int) -> None:
-    # It names a folder, which is removed with all that is in it.
-    if not re.fullmatch(r"(?!\.)[A-Za-z0-9._-]{1,100}", name):
-        raise CommandError(
-            "--name must be 1 to 100 letters of ASCII, digits, dots (not the first), underscores and dashes, "
-            f"not {name[:120]!r}."
-        )
-    if not 1 <= slots <= _MAX_SLOTS:
-        raise CommandError(f"--slots must be between 1 and {_MAX_SLOTS}, not {slots}.")
-
-
 def _inspector(runner: Runner, work_dir: Path) -> Inspector | None:
     if not inspection.is_possible():
         return None
@@ -131,6 +120,17 @@ class Turns:
         if not reserved_requests:
             self._timer.cancel()
             self._timer = None
+
+
+def _check(name: str, slots: int) -> None:
+    # It names a folder, which is removed with all that is in it.
+    if not re.fullmatch(r"(?!\.)[A-Za-z0-9._-]{1,100}", name):
+        raise CommandError(
+            "--name must be 1 to 100 letters of ASCII, digits, dots (not the first), underscores and dashes, "
+            f"not {name[:120]!r}."
+        )
+    if not 1 <= slots <= _MAX_SLOTS:
+        raise CommandError(f"--slots must be between 1 and {_MAX_SLOTS}, not {slots}.")
 
 
 def _remove_leftovers(name: str) -> None:
