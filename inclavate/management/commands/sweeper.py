@@ -7,6 +7,7 @@ import logging
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -36,42 +37,52 @@ class Command(BaseCommand):
             signal.signal(number, lambda *_: stopping.set())
         courier = webhooks.Courier(webhooks.poster(), pause_seconds=min(1.0, settings.SWEEP_SECONDS))
         courier.start()
+        # A store that hangs holds up what removes bytes; it must hold up neither the release of jobs nor the stop.
+        threading.Thread(target=_repeat, args=(stopping, _Tidying()), name="tidying", daemon=True).start()
         try:
-            self._sweep_until(stopping, courier)
+            _repeat(stopping, _Releasing(courier))
         finally:
             courier.stop(_LAST_WEBHOOKS_SECONDS)
 
-    def _sweep_until(self, stopping: threading.Event, courier: webhooks.Courier) -> None:
-        store_swept_at = 0.0
-        while not stopping.is_set():
-            if not courier.is_whole:
-                raise CommandError("A thread that delivers webhooks has died; a sweeper started anew makes its tries.")
-            try:
-                _sweep()
-                # Where it cannot be written, `inclavate health` says that it does not know of any sweep.
-                with suppress(OSError):
-                    fleet.beat_sweeper()
-                if time.monotonic() - store_swept_at > _STORE_SWEEP_SECONDS:
-                    store_swept_at = time.monotonic()
-                    artifacts.sweep_store()
-                    webhooks.prune()
-            except (DatabaseError, StoreError) as error:
-                log.error("this sweep failed, the next one tries again: %s", error)
-            close_old_connections()
-            stopping.wait(settings.SWEEP_SECONDS)
+
+def _repeat(stopping: threading.Event, sweep: Callable[[], None]) -> None:
+    while not stopping.is_set():
+        try:
+            sweep()
+        except (DatabaseError, StoreError) as error:
+            log.error("this sweep failed, the next one tries again: %s", error)
+        close_old_connections()
+        stopping.wait(settings.SWEEP_SECONDS)
 
 
-def _sweep() -> None:
-    swept = jobs.sweep()
-    removed = artifacts.sweep()
-    pruned = fleet.prune()
-    erased = jobs.sweep_old()
-    if swept.released or swept.expired or removed or pruned or erased:
-        log.info(
-            "released %d, expired %d and erased %d jobs, removed %d artifacts, forgot %d workers",
-            swept.released,
-            swept.expired,
-            erased,
-            removed,
-            pruned,
-        )
+class _Releasing:
+    """Jobs that nobody holds, are overdue, or wait: what others wait for."""
+
+    def __init__(self, courier: webhooks.Courier) -> None:
+        self._courier = courier
+
+    def __call__(self) -> None:
+        if not self._courier.is_whole:
+            raise CommandError("A thread that delivers webhooks has died; a sweeper started anew makes its tries.")
+        swept, pruned = jobs.sweep(), fleet.prune()
+        if swept.released or swept.expired or pruned:
+            log.info("released %d and expired %d jobs, forgot %d workers", swept.released, swept.expired, pruned)
+        # Where it cannot be written, `inclavate health` says that it does not know of any sweep.
+        with suppress(OSError):
+            fleet.beat_sweeper()
+
+
+class _Tidying:
+    """Rows and bytes whose time is over: nobody waits for it."""
+
+    def __init__(self) -> None:
+        self._walked_at = float("-inf")
+
+    def __call__(self) -> None:
+        removed, erased = artifacts.sweep(), jobs.sweep_old()
+        if removed or erased:
+            log.info("removed %d artifacts and erased %d jobs", removed, erased)
+        if time.monotonic() - self._walked_at > _STORE_SWEEP_SECONDS:
+            self._walked_at = time.monotonic()
+            artifacts.sweep_store()
+            webhooks.prune()
