@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from django.conf import settings
@@ -34,6 +36,7 @@ _GRACE = timedelta(hours=1)
 _SWEEP_ROWS = 500
 # Each is a hop between threads; each is also what every download under way holds.
 _READ_BYTES = 512 * 1024
+_TOUCH_SECONDS = 60.0
 _DIRECT_SECONDS = 3600
 _ASSEMBLY_STEP_BYTES = 16 * 2**20
 
@@ -54,6 +57,8 @@ def _translated() -> Iterator[None]:
         raise errors.QuotaExhausted("The artifact store is full; delete something and try again.") from error
     except storage.ObjectMissing as error:
         raise errors.ArtifactGone("The bytes of this artifact are gone.") from error
+    except storage.PartTaken:
+        raise
     except storage.StoreError as error:
         log.error("the artifact store: %s", error)
         raise errors.Unavailable("The artifact store does not answer; try again later.", retry_after=5) from error
@@ -71,6 +76,7 @@ class Draft:
     def __init__(self, artifact: Artifact, max_bytes: int | None) -> None:
         self.artifact = artifact
         self.size = 0
+        self._touched_at = time.monotonic()
         self._max_bytes = max_bytes
         self._head = b""
         self._hash = hashlib.sha256()
@@ -84,6 +90,9 @@ class Draft:
             raise too_large(self._max_bytes)
         if self.size > self.artifact.size:
             self._reserve(self.size - self.artifact.size)
+        if time.monotonic() - self._touched_at > _TOUCH_SECONDS:
+            self._touched_at = time.monotonic()
+            self._touch()
         with _translated():
             for chunk in chunks:
                 if len(self._head) < _SNIFF_BYTES:
@@ -141,8 +150,18 @@ class Draft:
             size = max(size, _RESERVE_STEP_BYTES)
         with database.write():
             _reserve(self.artifact, size, 0)
-            Artifact.objects.filter(pk=self.artifact.pk).update(size=F("size") + size)
+            self._update(size=F("size") + size)
         self.artifact.size += size
+
+    def _touch(self) -> None:
+        """A slow line is no abandoned write: the sweeper goes by this."""
+        with database.write() as now:
+            self._update(written_at=now)
+
+    def _update(self, **changes: Any) -> None:
+        # Within the transaction, so that what was reserved for a row that is gone is not kept.
+        if not Artifact.objects.filter(pk=self.artifact.pk, state=Artifact.State.PENDING).update(**changes):
+            raise errors.Conflict(f"Artifact {self.artifact.pk} was deleted while it was written.")
 
 
 def _seal(artifact: Artifact, size: int, digest: str, sniffed_type: str | None) -> bool:
@@ -205,7 +224,7 @@ def _insert(artifact: Artifact) -> datetime:
     """The pending row, its size reserved; when."""
     with database.write() as now:
         _reserve(artifact, artifact.size, 1)
-        artifact.created_at = now
+        artifact.created_at = artifact.written_at = now
         if settings.ARTIFACT_TTL_HOURS:
             artifact.expires_at = now + timedelta(hours=settings.ARTIFACT_TTL_HOURS)
         artifact.save(force_insert=True)
@@ -306,8 +325,10 @@ def _part_count(upload: PartedUpload) -> int:
 class PartDraft:
     """One part being written: `write` chunks, then `finish`; or `abandon`."""
 
-    def __init__(self, upload: PartedUpload, number: int) -> None:
+    def __init__(self, upload: PartedUpload, number: int, digest: str | None = None) -> None:
         self._upload = upload
+        self._digest = digest
+        self._hash = hashlib.sha256()
         self._left = self._size = part_size(upload, number)
         self._number = number
         with _of_parts(upload):
@@ -320,14 +341,18 @@ class PartDraft:
             raise too_large(self._size)
         with _of_parts(self._upload):
             for chunk in chunks:
+                if self._digest is not None:
+                    self._hash.update(chunk)
                 self._writer.write(chunk)
 
     def finish(self) -> None:
-        """Raises `InvalidRequest` where too little came."""
+        """Raises `InvalidRequest` where too little came, or not what the digest says."""
         if self._left:
             raise errors.InvalidRequest(
                 f"body: part {self._number} has {self._size:,} bytes; {self._size - self._left:,} came.", param="body"
             )
+        if self._digest is not None:
+            _check_digest(self._hash.hexdigest(), self._digest, "x-content-sha256")
         with _of_parts(self._upload):
             self._writer.commit()
 
@@ -346,12 +371,15 @@ def _of_parts(upload: PartedUpload) -> Iterator[None]:
             yield
     except errors.ArtifactGone:
         raise errors.NotFound(f"The upload {upload.pk} is over.") from None
+    except storage.PartTaken as error:
+        raise errors.Conflict(f"Another request writes this part of upload {upload.pk}: {error}.") from error
 
 
 def _check_complete(upload: Parts) -> None:
     if missing := upload.missing:
         named = ", ".join(map(str, missing[:10])) + ("…" if len(missing) > 10 else "")
-        raise errors.NotReady(f"{len(missing):,} parts of upload {upload.upload.pk} have not come: {named}.")
+        count = len(missing) + len(upload.received)
+        raise errors.NotReady(f"Upload {upload.upload.pk} lacks {len(missing):,} of its {count:,} parts: {named}.")
 
 
 class Assembly:
@@ -369,15 +397,16 @@ class Assembly:
         self._size = 0
         with _of_parts(upload):
             _store().complete_parts(upload.artifact.store_key, upload.token)
-            self._chunks = _store().read(upload.artifact.store_key, chunk_bytes=_ASSEMBLY_STEP_BYTES)
+            self._chunks = _store().read(upload.artifact.store_key, chunk_bytes=_READ_BYTES)
 
     def step(self) -> bool:
         """Read a little, a moment's work; whether there is more."""
+        chunk = b""
         with _of_parts(self._upload):
-            chunk = next(self._chunks, b"")
-        self._head += chunk[: _SNIFF_BYTES - len(self._head)]
-        self._hash.update(chunk)
-        self._size += len(chunk)
+            for chunk in islice(self._chunks, _ASSEMBLY_STEP_BYTES // _READ_BYTES):
+                self._head += chunk[: _SNIFF_BYTES - len(self._head)]
+                self._hash.update(chunk)
+                self._size += len(chunk)
         return chunk != b""
 
     def finish(self) -> Artifact:
@@ -426,7 +455,7 @@ def get(owner: Owner, artifact_id: uuid.UUID) -> Artifact:
     return artifact
 
 
-def read(artifact: Artifact, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+def read(artifact: Artifact, start: int = 0, stop: int | None = None) -> Generator[bytes, None, None]:
     """The bytes start..stop (exclusive) in chunks. Raises `NotReady`, `ArtifactGone`, `Unavailable`."""
     _check_ready(artifact)
     with _translated():
@@ -557,13 +586,16 @@ def delete_outputs(job: Job) -> int:
 def _remove(artifact: Artifact) -> None:
     parted = PartedUpload.objects.filter(pk=artifact.pk).first()
     with database.write():
-        gone, _ = Artifact.objects.filter(pk=artifact.pk, state=artifact.state).delete()
-        if gone and artifact.state == Artifact.State.READY:
-            _count(artifact, -1)
-        elif gone:
-            _change_usage(artifact, reserved_bytes=-artifact.size, reserved_objects=-1)
-    if gone:
-        _discard(artifact, parted=parted)
+        # Looked at again: one that is being written has reserved more meanwhile.
+        row = Artifact.objects.select_for_update().filter(pk=artifact.pk, state=artifact.state).first()
+        if row is None:
+            return
+        Artifact.objects.filter(pk=row.pk).delete()
+        if row.state == Artifact.State.READY:
+            _count(row, -1)
+        else:
+            _change_usage(row, reserved_bytes=-row.size, reserved_objects=-1)
+    _discard(artifact, parted=parted)
 
 
 def _discard(artifact: Artifact, writer: storage.Writer | None = None, parted: PartedUpload | None = None) -> None:
@@ -581,9 +613,10 @@ def sweep(at: datetime | None = None) -> int:
     """Remove what expired (unless a job still needs it) and writes that never ended; how many rows."""
     at = at or database.now()
     needed = JobInput.objects.filter(~Q(job__state__in=TERMINAL), artifact__isnull=False).values("artifact")
-    expired = Artifact.objects.filter(expires_at__lt=at).exclude(pk__in=needed)
+    expired = Artifact.objects.filter(state=Artifact.State.READY, expires_at__lt=at).exclude(pk__in=needed)
     abandoned = (
         Artifact.objects.filter(state=Artifact.State.PENDING, created_at__lt=at - _GRACE)
+        .exclude(written_at__gte=at - _GRACE)
         .exclude(job__state="running")
         .exclude(parted__expires_at__gte=at)
     )

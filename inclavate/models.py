@@ -224,6 +224,8 @@ class Artifact(models.Model):
     inspect_at = models.DateTimeField(null=True)
     inspections = models.PositiveSmallIntegerField(default=0)
     created_at = models.DateTimeField()
+    # When bytes of it last came, to the minute, while it is pending.
+    written_at = models.DateTimeField(null=True)
     expires_at = models.DateTimeField(null=True)
 
     class Meta:

@@ -31,6 +31,10 @@ class ObjectMissing(StoreError):
     """No object has this key."""
 
 
+class PartTaken(StoreError):
+    """The part was begun again by another writer, or came before and this store's server does not replace it."""
+
+
 class StoreFull(StoreError):
     """There is no room for more bytes."""
 

@@ -27,6 +27,7 @@ from storage import (
     Entry,
     ObjectMissing,
     Part,
+    PartTaken,
     Store,
     StoreError,
     StoreFull,
@@ -272,7 +273,7 @@ class _PartWriter(Writer):
         """While nobody else may write this part."""
         with self._store.uploading("write a part of", self._key), _locked(self._file, self._folder):
             if os.pread(self._note.fileno(), len(self._name), 0) != self._name.encode():
-                raise StoreError(f"cannot write part {self._number} of {self._key}: it was begun again by another")
+                raise PartTaken(f"part {self._number} of {self._key} was begun again by another")
             yield
 
     def write(self, chunk: bytes) -> None:

@@ -147,6 +147,44 @@ def test_a_sweep_takes_a_batch_and_the_next_one_the_rest(alice: Owner) -> None:
         assert [artifacts.sweep(later), artifacts.sweep(later), artifacts.sweep(later)] == [5, 2, 0]
 
 
+def test_a_slow_upload_outlives_sweeps_while_its_bytes_come(alice: Owner) -> None:
+    with override_settings(ARTIFACT_TTL_HOURS=0.001):
+        draft = artifacts.begin(alice, Artifact.Origin.UPLOADED, "audio/flac")
+    now = database.now()
+    Artifact.objects.update(created_at=now - 3 * HOUR, written_at=now - 2 * HOUR)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(artifacts, "_TOUCH_SECONDS", 0.0)
+        draft.write(b"a byte a minute")
+    assert artifacts.sweep(now) == 0
+    assert draft.finish().state == "ready"
+
+
+def test_an_upload_that_was_swept_gives_back_all_that_it_reserves(alice: Owner) -> None:
+    draft = artifacts.begin(alice, Artifact.Origin.UPLOADED, "audio/flac")
+    draft.write(b"some")
+    assert artifacts.sweep(database.now() + 2 * HOUR) == 1
+    with pytest.raises(errors.Conflict):
+        draft.write(bytes(9 * 2**20))
+    draft.abandon()
+    assert (reserved(alice), Artifact.objects.count()) == ((0, 0), 0)
+
+
+def test_what_is_reserved_while_another_removes_the_row_is_given_back_too(alice: Owner) -> None:
+    draft = artifacts.begin(alice, Artifact.Origin.UPLOADED, "audio/flac")
+    seen = Artifact.objects.get()
+    draft.write(bytes(9 * 2**20))
+    artifacts._remove(seen)
+    draft.abandon()
+    assert reserved(alice) == (0, 0)
+
+
+def test_an_upload_in_parts_outlives_the_artifacts_time(alice: Owner) -> None:
+    with override_settings(ARTIFACT_TTL_HOURS=0.001):
+        upload = begun(alice)
+    assert artifacts.sweep(database.now() + HOUR) == 0
+    assert artifacts.parts(upload).received == []
+
+
 # -- digests that come along -------------------------------------------------------------------------------------------
 
 
@@ -220,7 +258,7 @@ def test_an_upload_says_which_parts_have_come_and_reserves_the_whole(alice: Owne
 def test_completing_too_early_names_what_misses_and_loses_nothing(alice: Owner) -> None:
     upload = begun(alice)
     put(upload, 2)
-    with pytest.raises(errors.NotReady, match=r"2 parts .*: 1, 3"):
+    with pytest.raises(errors.NotReady, match=r"lacks 2 of its 3 parts: 1, 3"):
         completed(upload)
     put(upload, 1)
     put(upload, 3)

@@ -518,6 +518,7 @@ def test_only_inert_types_are_served_as_themselves(http: httpx.Client, media_typ
         ("bytes=x-y", 400, None, None),
         ("bytes=5-2", 400, None, None),
         ("bytes", 400, None, None),
+        ("bytes 0-1", 400, None, None),
     ],
 )
 def test_ranges(http: httpx.Client, header: str, status: int, content: bytes | None, content_range: str | None) -> None:
@@ -536,6 +537,9 @@ def test_conditions_and_head(http: httpx.Client) -> None:
     etag, modified = head.headers["etag"], head.headers["last-modified"]
     assert http.get(path, headers={"If-None-Match": etag}).status_code == 304
     assert http.get(path, headers={"If-None-Match": '"other"'}).status_code == 200
+    for since, status in ((modified, 304), (FUTURE, 304), ("Mon, 01 Jan 2024 00:00:00 GMT", 200), ("nonsense", 200)):
+        assert http.get(path, headers={"If-Modified-Since": since}).status_code == status
+    assert http.get(path, headers={"If-Modified-Since": FUTURE, "If-None-Match": '"other"'}).status_code == 200
     for condition, status in ((etag, 206), ('"other"', 200), (modified, 206), ("nonsense", 200), (FUTURE, 200)):
         answer = http.get(path, headers={"Range": "bytes=0-1", "If-Range": condition})
         assert answer.status_code == status

@@ -101,6 +101,9 @@ def check_head(headers: Headers) -> None:
     if "host" not in headers:
         raise errors.InvalidRequest("A request must have a Host header; none came.", param="Host")
     check_host(headers["host"], headers.get("origin"))
+    coding = headers.get("transfer-encoding", "chunked")
+    if coding.lower() != "chunked":
+        raise errors.UnsupportedBody(f"Send the body chunked at most, not {coding[:40]}.", param="Transfer-Encoding")
     encoding = headers.get("content-encoding", "identity")
     if encoding.lower() != "identity":
         raise errors.UnsupportedBody(f"Send the body as it is, not {encoding[:40]}-encoded.", param="Content-Encoding")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import mimetypes
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import timedelta
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime, parsedate_to_datetime
+from threading import Lock
 from types import TracebackType
 from typing import Self
 from urllib.parse import quote
@@ -15,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from inclavate import artifacts, errors
-from inclavate.faces.boundary import at_store
+from inclavate.faces.boundary import at_store, store_pool
 from inclavate.models import Artifact, Owner
 
 _BATCH_BYTES = 2**20
@@ -35,6 +37,16 @@ _AUDIO_EXTENSIONS = {
 _RANGE = re.compile(r"\s*([0-9]*)\s*-\s*([0-9]*)\s*", re.ASCII)
 
 # -- in ----------------------------------------------------------------------------------------------------------------
+
+
+def announced_digest(request: Request) -> str | None:
+    """The SHA-256 that the sender says its bytes have. Raises `InvalidRequest`."""
+    text = request.headers.get("x-content-sha256")
+    if text is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", text):
+        raise errors.InvalidRequest(
+            f"x-content-sha256 must be a SHA-256 in 64 hexadecimal digits, not {text[:80]!r}.", param="x-content-sha256"
+        )
+    return text and text.lower()
 
 
 class Batches:
@@ -129,10 +141,26 @@ def _refuse(*chunks: bytes) -> None:
 # -- out ---------------------------------------------------------------------------------------------------------------
 
 
-async def iterate(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Chunks of a store, each read in the pool."""
-    while (chunk := await at_store(next, chunks, b"")) != b"":
-        yield chunk
+async def iterate(chunks: Generator[bytes, None, None]) -> AsyncIterator[bytes]:
+    """Chunks of a store, each read in the pool; what they hold is let go also where the reader leaves early."""
+    # A reader that is cancelled leaves its last read running.
+    one_at_a_time = Lock()
+
+    def read() -> bytes:
+        with one_at_a_time:
+            return next(chunks, b"")
+
+    def close() -> None:
+        with one_at_a_time:
+            chunks.close()
+
+    try:
+        while (chunk := await at_store(read)) != b"":
+            yield chunk
+    finally:
+        # Not awaited: whoever is cancelled may wait for nothing. At the stop of the process nothing is taken any more.
+        with suppress(RuntimeError):
+            store_pool.submit(close)
 
 
 async def respond(request: Request, artifact: Artifact) -> Response:
@@ -143,7 +171,7 @@ async def respond(request: Request, artifact: Artifact) -> Response:
     if artifact.state != Artifact.State.READY:
         raise errors.NotReady(f"Artifact {artifact.pk} is {artifact.state}, not ready.")
     headers = _headers(artifact)
-    if _matches(request.headers.get("if-none-match"), headers["ETag"]):
+    if _is_known(request, artifact, headers["ETag"]):
         return Response(status_code=304, headers={name: headers[name] for name in ("ETag", "Last-Modified")})
     wanted = _range(request, artifact, headers)
     start, stop = wanted or (0, artifact.size)
@@ -188,6 +216,22 @@ def content_disposition(filename: str) -> str:
     return named if plain == filename else f"{named}; filename*=UTF-8''{quote(filename, safe='')}"
 
 
+def _is_known(request: Request, artifact: Artifact, etag: str) -> bool:
+    """Whether the client has it already: by its tag, or, where it sent none, by its time."""
+    if (tags := request.headers.get("if-none-match")) is not None:
+        return _matches(tags, etag)
+    since = _http_date(request.headers.get("if-modified-since"))
+    return since is not None and artifact.created_at.replace(microsecond=0) <= since
+
+
+def _http_date(text: str | None) -> datetime | None:
+    try:
+        at = parsedate_to_datetime(text or "")
+    except (ValueError, TypeError):
+        return None
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
 def _matches(condition: str | None, etag: str) -> bool:
     tags = {tag.strip().removeprefix("W/") for tag in (condition or "").split(",")}
     return "*" in tags or etag in tags
@@ -198,7 +242,9 @@ def _range(request: Request, artifact: Artifact, headers: dict[str, str]) -> tup
     text = request.headers.get("range")
     if text is None or not _if_range(request.headers.get("if-range"), artifact, headers):
         return None
-    unit, _, spec = text.partition("=")
+    unit, equals, spec = text.partition("=")
+    if not equals and unit.strip().lower().startswith("bytes"):
+        raise errors.InvalidRequest(f"Range: {text[:80]!r} is no range; write bytes=START-END.", param="Range")
     if unit.strip().lower() != "bytes":
         return None
     if "," in spec or re.fullmatch(r"\s*-\s*[0-9]+\s*", spec):
@@ -220,7 +266,4 @@ def _position(digits: str) -> int:
 def _if_range(condition: str | None, artifact: Artifact, headers: dict[str, str]) -> bool:
     if condition is None or condition == headers["ETag"]:
         return True
-    try:
-        return artifact.created_at.replace(microsecond=0) == parsedate_to_datetime(condition)
-    except (ValueError, TypeError):
-        return False
+    return artifact.created_at.replace(microsecond=0) == _http_date(condition)

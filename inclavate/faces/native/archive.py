@@ -17,8 +17,8 @@ from inclavate.faces.transfers import filename, iterate
 from inclavate.models import Artifact, Owner
 
 _MAX_ARTIFACTS = 1000
-# A reader that left a name's length to 255 bytes, as most file systems do, can unpack it.
-_MAX_NAME = 120
+# In UTF-8: most file systems take names of 255 bytes, and a doubled one gets a number.
+_MAX_STEM_BYTES, _MAX_ENDING_BYTES = 200, 20
 
 
 @endpoint
@@ -58,12 +58,12 @@ class _Sink(io.RawIOBase):
 async def _zipped(chosen: Iterable[Artifact]) -> AsyncIterator[bytes]:
     sink = _Sink()
     taken: set[str] = set()
-    with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as packed:
+    # Level 0, because sound and pictures are compressed by themselves; and not plainly stored, because readers of
+    # streams refuse such entries where the sizes come behind.
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED, compresslevel=0) as packed:
         for artifact in chosen:
-            # Sound and pictures are compressed by themselves.
-            entry = zipfile.ZipInfo(_free_name(filename(artifact), taken), artifact.created_at.timetuple()[:6])
-            entry.external_attr = 0o600 << 16
-            with packed.open(entry, "w", force_zip64=artifact.size > 2**31 - 1) as file:
+            name = _free_name(filename(artifact), taken)
+            with packed.open(name, "w", force_zip64=artifact.size > 2**31 - 1) as file:
                 async for chunk in iterate(await at_store(artifacts.read, artifact)):
                     file.write(chunk)
                     yield sink.take()
@@ -74,13 +74,17 @@ def _free_name(wanted: str, taken: set[str]) -> str:
     """A plain file name that no earlier entry has, also where a disk takes upper and lower case for one."""
     plain = "".join("_" if c in '/\\:*?"<>|' or not c.isprintable() else c for c in wanted).strip(". ") or "artifact"
     stem, dot, ending = plain.rpartition(".") if "." in plain else (plain, "", "")
-    stem, ending = stem[:_MAX_NAME], ending[:20]
+    stem, ending = _cut(stem, _MAX_STEM_BYTES), _cut(ending, _MAX_ENDING_BYTES)
     name, number = f"{stem}{dot}{ending}", 1
     while name.lower() in taken:
         number += 1
         name = f"{stem} ({number}){dot}{ending}"
     taken.add(name.lower())
     return name
+
+
+def _cut(text: str, size: int) -> str:
+    return text.encode()[:size].decode(errors="ignore")
 
 
 routes = [Route("/v1/artifacts/archive", archive, methods=["GET"])]

@@ -22,7 +22,7 @@ from inclavate.faces.boundary import (
     validate,
 )
 from inclavate.faces.native import shapes
-from inclavate.faces.transfers import Batches
+from inclavate.faces.transfers import Batches, announced_digest
 from inclavate.models import Owner, PartedUpload
 
 
@@ -50,7 +50,7 @@ async def put(request: Request, owner: Owner) -> Response:
     number = _number(request.path_params["number"])
     size = artifacts.part_size(upload, number)
     check_announced(request, size)
-    draft = await at_store(artifacts.PartDraft, upload, number)
+    draft = await at_store(artifacts.PartDraft, upload, number, announced_digest(request))
     try:
         batches = Batches(draft.write)
         async for chunk in request.stream():

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from inclavate import artifacts, database, errors, jobs
 from inclavate.faces.boundary import idempotency_key, parse_id
@@ -60,8 +60,8 @@ class GenerationRequest(BaseModel):
         )
 
 
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-MEDIA_TYPE = r"^[A-Za-z0-9_!#$&^.+-]{1,100}/[A-Za-z0-9_!#$&^.+-]{1,100}(\s*;[\x20-\x7e]*)?$"
+Digest = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$"), AfterValidator(str.lower)]
+MEDIA_TYPE = r"^[A-Za-z0-9_!#$&^.+-]{1,100}/[A-Za-z0-9_!#$&^.+-]{1,100}([ \t]*;[\x20-\x7e]*)?$"
 
 
 class PartedUploadRequest(BaseModel):

@@ -14,7 +14,7 @@ from inclavate import artifacts, errors, jobs
 from inclavate.faces import watch
 from inclavate.faces.boundary import at_store, endpoint, in_pool, parse_count, parse_id
 from inclavate.faces.native import archive, parts, shapes
-from inclavate.faces.transfers import Upload, respond
+from inclavate.faces.transfers import Upload, announced_digest, respond
 from inclavate.models import Job, Owner
 
 _PING_SECONDS = 15.0
@@ -88,7 +88,7 @@ async def upload(request: Request, owner: Owner) -> Response:
         raise errors.InvalidRequest(
             f"Content-Type must be a media type of at most {_MAX_MEDIA_TYPE} characters.", param="Content-Type"
         )
-    incoming = Upload(owner, media_type, settings.MAX_UPLOAD_BYTES, _announced_digest(request))
+    incoming = Upload(owner, media_type, settings.MAX_UPLOAD_BYTES, announced_digest(request))
     async with incoming:
         await incoming.begin(_announced_bytes(request))
         async for chunk in request.stream():
@@ -100,15 +100,6 @@ async def upload(request: Request, owner: Owner) -> Response:
 def _announced_bytes(request: Request) -> int:
     text = request.headers.get("content-length", "0")
     return int(text) if text.isdecimal() else 0
-
-
-def _announced_digest(request: Request) -> str | None:
-    text = request.headers.get("x-content-sha256")
-    if text is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", text):
-        raise errors.InvalidRequest(
-            f"x-content-sha256 must be a SHA-256 in 64 hexadecimal digits, not {text[:80]!r}.", param="x-content-sha256"
-        )
-    return text and text.lower()
 
 
 @endpoint

@@ -12,7 +12,7 @@ from inclavate import artifacts, errors
 from inclavate.faces.boundary import at_store, endpoint, in_pool, parse_count, parse_id, validate
 from inclavate.faces.openai import shapes
 from inclavate.faces.openai.forms import FilePart, FormReader
-from inclavate.faces.transfers import Upload, respond
+from inclavate.faces.transfers import Upload, announced_digest, respond
 from inclavate.models import Artifact, Owner
 
 _MAX_BYTES = 64 * 2**20
@@ -20,7 +20,7 @@ _MAX_BYTES = 64 * 2**20
 
 @endpoint
 async def create(request: Request, owner: Owner) -> Response:
-    upload = Upload(owner, "application/octet-stream", _MAX_BYTES)
+    upload = Upload(owner, "application/octet-stream", _MAX_BYTES, announced_digest(request))
     async with upload:
 
         async def begin(part: FilePart, fields: Mapping[str, str]) -> None:
