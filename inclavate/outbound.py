@@ -76,7 +76,9 @@ class Target:
             parts = urlsplit(url)
             host, port = parts.hostname or "", parts.port
         except ValueError:
-            raise BadURL("its host or port cannot be") from None
+            # Versions of Python differ in what they already refuse around brackets.
+            wrong = "it may have only an IPv6 address in brackets" if "[" in url else "its host or port cannot be"
+            raise BadURL(wrong) from None
         if parts.scheme not in ("http", "https"):
             raise BadURL("it must begin with http:// or https://")
         if "@" in parts.netloc:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -275,14 +276,25 @@ def test_the_image_has_the_versions_that_the_tests_have() -> None:
 
 @contextmanager
 def s3_service(service: dict[str, Any], folder: Path) -> Iterator[str]:
-    """Its endpoint."""
+    """Its endpoint, once it answers."""
     port = servers.free_port()
     words = {":9000": f"127.0.0.1:{port}", "/data": str(folder)}
     rclone = str(Path(sys.executable).with_name("rclone"))
     command = [rclone, *(words.get(word, word) for word in service["command"])]
-    environment = os.environ | service["environment"]
-    process = subprocess.Popen(command, env=environment, preexec_fn=servers.die_with_parent())
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RCLONE_")}
+    log = folder.with_suffix(".log")
+
+    def answers() -> bool:
+        assert process.poll() is None, f"it ended with {process.returncode}: {log.read_text('utf-8')}"
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", port)) == 0
+
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=environment | service["environment"], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
     try:
+        until(answers)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()

@@ -97,7 +97,7 @@ def test_a_method_that_no_path_has_is_405_on_each_whoever_asks(path: str, method
     assert (answer.status_code, set(answer.json())) in [(405, {"error", "code"}), (405, {"error"})]
     allowed = answer.headers["allow"].split(", ")
     assert allowed == sorted(allowed)
-    assert {"GET", "POST", "DELETE"} & set(allowed)
+    assert {"GET", "POST", "PUT", "DELETE"} & set(allowed)
     assert not {"OPTIONS", "TRACE"} & set(allowed)
     assert f"{method} is no method of {path}; {answer.headers['allow']} are." in answer.text
 

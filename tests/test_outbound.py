@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inclavate.outbound import Address, Allowed, BadURL, Poster, Target, Unreachable, check
+from inclavate.outbound import Address, Allowed, BadURL, Poster, Target, Unreachable, check, embedded
 from tests import servers
 from tests.receivers import receiving
 
@@ -54,7 +54,8 @@ def test_no_special_ipv6_address_is_reached(address: IPv6Address) -> None:
 
 @given(st.ip_addresses())
 def test_what_python_knows_to_be_no_public_unicast_address_is_never_reached(address: Address) -> None:
-    if not address.is_global or address.is_multicast:
+    # What wraps an IPv4 address is as public as that one; versions of Python differ over it.
+    if embedded(address) is None and (not address.is_global or address.is_multicast):
         assert NOTHING.refusal("a.example", address)
 
 
@@ -86,7 +87,7 @@ def test_an_allowed_network_is_reached_and_its_neighbours_are_not(address: IPv4A
         ("http://a.example:0/", "there is no port 0"),
         ("http://a.example:65536/", "its host or port cannot be"),
         ("http://a.example:x/", "its host or port cannot be"),
-        ("http://[::1/", "its host or port cannot be"),
+        ("http://[::1/", "it may have only an IPv6 address in brackets"),
         ("http://[v1.x]/", "it may have only an IPv6 address in brackets"),
         ("http://[V7.10:80]:80/", "it"),
         ("http://a.example[2606:4700::1]/", "it may have only an IPv6 address in brackets"),
