@@ -584,7 +584,8 @@ def delete_outputs(job: Job) -> int:
 
 
 def _remove(artifact: Artifact) -> None:
-    parted = PartedUpload.objects.filter(pk=artifact.pk).first()
+    is_pending = artifact.state == Artifact.State.PENDING
+    parted = PartedUpload.objects.filter(pk=artifact.pk).first() if is_pending else None
     with database.write():
         # Looked at again: one that is being written has reserved more meanwhile.
         row = Artifact.objects.select_for_update().filter(pk=artifact.pk, state=artifact.state).first()
