@@ -843,7 +843,15 @@ def _sniff_frames(head: bytes) -> str | None:
 
 # -- whether the store has it ----------------------------------------------------------------------------------------
 
-_COMPARED_AT_ONCE = 500
+_WALKED_AT_ONCE = 500
+
+
+def walk(rows: QuerySet[Artifact]) -> Iterator[Artifact]:
+    """By the primary key, in short queries: no transaction stays open, and rows may come and go."""
+    last = uuid.UUID(int=0)
+    while batch := list(rows.filter(pk__gt=last).order_by("pk")[:_WALKED_AT_ONCE]):
+        yield from batch
+        last = batch[-1].pk
 
 
 def store_mismatches() -> Iterator[str]:
@@ -851,15 +859,12 @@ def store_mismatches() -> Iterator[str]:
 
     Raises `Unavailable`.
     """
-    ready = Artifact.objects.filter(state=Artifact.State.READY).order_by("pk")
-    rows = list(ready[:_COMPARED_AT_ONCE])
-    while rows:
-        for row in rows:
-            if (found := _stored_size(row)) == row.size or not ready.filter(pk=row.pk).exists():
-                continue
-            has = "is missing" if found is None else f"has {found:,} bytes"
-            yield f"artifact {row.pk} of owner {row.owner_id}: its object {has}, the row says {row.size:,}"
-        rows = list(ready.filter(pk__gt=rows[-1].pk)[:_COMPARED_AT_ONCE])
+    ready = Artifact.objects.filter(state=Artifact.State.READY)
+    for row in walk(ready):
+        if (found := _stored_size(row)) == row.size or not ready.filter(pk=row.pk).exists():
+            continue
+        has = "is missing" if found is None else f"has {found:,} bytes"
+        yield f"artifact {row.pk} of owner {row.owner_id}: its object {has}, the row says {row.size:,}"
 
 
 def _stored_size(artifact: Artifact) -> int | None:

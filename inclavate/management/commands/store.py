@@ -15,8 +15,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import Error as DatabaseError
-from django.db.models import QuerySet
 
+from inclavate import artifacts
 from inclavate.models import Artifact, PartedUpload
 from storage import ObjectMissing, StoreError, StoreFull
 from storage.moving import Damaged, MovingStore, open_moving
@@ -136,7 +136,7 @@ class _Move:
         # What is being written now may be sealed where the walk has passed already, and lie in the previous store.
         written = list(Artifact.objects.filter(state=Artifact.State.PENDING).values_list("pk", flat=True))
         self._progress.begin(ready.count())
-        for artifact in _walk(ready):
+        for artifact in artifacts.walk(ready):
             if self._stopping.is_set():
                 return
             yield artifact
@@ -232,14 +232,6 @@ class _Progress:
             if time.monotonic() - self._told_at >= 1.0:
                 self._told_at = time.monotonic()
                 self._tell(f"{self._objects:,} of {self._total:,} objects, {self._size:,} bytes copied")
-
-
-def _walk(rows: QuerySet[Artifact]) -> Iterator[Artifact]:
-    """By the primary key, in short queries: no transaction stays open, and rows may come and go."""
-    last = uuid.UUID(int=0)
-    while batch := list(rows.filter(pk__gt=last).order_by("pk")[:_BATCH]):
-        yield from batch
-        last = batch[-1].pk
 
 
 def _uploads(artifact_ids: list[uuid.UUID]) -> Iterator[PartedUpload]:
