@@ -103,7 +103,10 @@ class Checks:
         failures = Counter(LEGAL_FAILURES.get(job.error_code or "") for job in self._jobs.values())
         for cause, bound in self._bounds.items():
             if failures[cause] > bound:
-                yield f"{failures[cause]} jobs failed {cause}, where {bound} could"
+                said = Counter(
+                    j.error_message for j in self._jobs.values() if LEGAL_FAILURES.get(j.error_code or "") == cause
+                )
+                yield f"{failures[cause]} jobs failed {cause}, where {bound} could: {said.most_common()}"
 
     def _runs(self) -> Iterator[str]:
         causes: dict[str, list[str]] = {job_id: [] for job_id in self._jobs}

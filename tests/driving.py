@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import psutil
 
 from inclavate.generators import Input
-from workers.hosts import CancelledByRequest, Done, EngineJob, Event, Failed, Host, Hosts, Produced
+from workers.hosts import CancelledByRequest, DiedIdle, Done, EngineJob, Event, Failed, Host, Hosts, Produced
 
 TEST_MODELS = Path(__file__).with_name("models.toml")
 PATIENCE_SECONDS = 180.0
@@ -34,12 +34,25 @@ def is_alive(pid: int) -> bool:
     return False
 
 
+def engines_of(pid: int) -> list[psutil.Process]:
+    """The engine processes that a process started, in that order; not, say, those that look into an artifact."""
+    with suppress(psutil.NoSuchProcess):
+        return [child for child in psutil.Process(pid).children() if _is_engine(child)]
+    return []
+
+
+def _is_engine(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return "workers.child" in process.cmdline()
+    return False
+
+
 def events(host: Host) -> Iterator[Event]:
     """The running job's events up to its last."""
     while True:
         event = until(lambda: host.poll(0.25))
         yield event
-        if isinstance(event, Done | CancelledByRequest | Failed):
+        if isinstance(event, Done | CancelledByRequest | Failed | DiedIdle):
             return
 
 

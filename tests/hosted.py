@@ -21,7 +21,7 @@ import psutil
 import psycopg
 
 from tests import platforms, servers
-from tests.driving import TEST_MODELS, until
+from tests.driving import TEST_MODELS, engines_of, until
 from tests.faultproxy import FaultProxy
 
 STOP_SECONDS = 30
@@ -60,11 +60,8 @@ class Part:
 
     @property
     def engines(self) -> list[psutil.Process]:
-        """A worker's engine processes."""
-        try:
-            return psutil.Process(self.process.pid).children()
-        except psutil.NoSuchProcess:
-            return []
+        """A worker's engine processes, in the order of their start."""
+        return engines_of(self.process.pid)
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> None:
         if self.is_running:

@@ -15,7 +15,7 @@ from django.db import connection
 
 from inclavate import database, fleet, jobs
 from inclavate.models import Job, Owner, State
-from tests.driving import TEST_MODELS, until
+from tests.driving import TEST_MODELS, engines_of, until
 from workers.catalog import load_catalog
 from workers.hosts import Hosts
 from workers.runner import Runner
@@ -108,3 +108,26 @@ def test_a_worker_that_ends_before_its_slot_hands_the_job_back(alice: Owner, tmp
     job = Job.objects.get()
     assert (job.state, job.attempts, job.fence) == (State.QUEUED, 0, 1)
     assert [run.cause for run in job.runs.all()] == ["handed_back"]
+
+
+def test_a_job_whose_engine_died_before_it_heard_of_it_runs_on_another(alice: Owner, tmp_path: Path) -> None:
+    catalog = load_catalog(TEST_MODELS)
+    tone = catalog.models["test-tone"].capability()
+    fleet.register("w1", 1, [tone])
+    engines = Hosts(catalog, 3600, {"PATH": os.defpath})
+    runner = Runner("w1", engines, tmp_path / "work")
+    jobs.submit(alice, jobs.Submission(model="test-tone", modality="audio", params={"text": "x"}))
+    try:
+        runner.answer(tone.queue)
+        [engine] = engines_of(os.getpid())
+        engine.suspend()
+        second, _ = jobs.submit(alice, jobs.Submission(model="test-tone", modality="audio", params={"text": "y"}))
+        slot = answering(runner, tone.queue)
+        until(lambda: Job.objects.get(pk=second.pk).stage == "loading")
+        engine.kill()
+        slot.join()
+        second.refresh_from_db()
+        assert (second.state, second.attempts) == (State.COMPLETED, 1)
+        assert [run.cause for run in second.runs.all()] == ["completed"]
+    finally:
+        engines.close()

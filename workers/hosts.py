@@ -91,7 +91,12 @@ class Failed:
     message: str
 
 
-Event: TypeAlias = Loaded | Progress | Step | Note | Produced | Done | CancelledByRequest | Failed
+@dataclass(frozen=True, slots=True)
+class DiedIdle:
+    """The job's last event: the process had died before it heard of the job, which another one can run."""
+
+
+Event: TypeAlias = Loaded | Progress | Step | Note | Produced | Done | CancelledByRequest | Failed | DiedIdle
 
 
 class Host:
@@ -104,6 +109,7 @@ class Host:
         self._workdir = Path()
         self._is_busy = False
         self._is_usable = True
+        self._has_heard = True
         self._oom_kills_before = 0
         self._was_killed = False
         self._kill_lock = threading.Lock()
@@ -120,11 +126,13 @@ class Host:
         return self._is_usable and not self._is_busy and not self._has_exited()
 
     def run(self, job: EngineJob) -> None:
-        """Start a job; it runs once the model is loaded. Then `poll` until Done, CancelledByRequest or Failed."""
+        """Start a job; it runs once the model is loaded. Then `poll` until its last event."""
         if self._is_busy:
             raise RuntimeError("this engine process already runs a job")
         self._job += 1
         self._is_busy = True
+        # A new process is not asked twice: what kills it, kills the next one too.
+        self._has_heard = self._job == 1
         self._oom_kills_before = _oom_kills()
         self._workdir = job.workdir.resolve()
         self._send(
@@ -139,7 +147,7 @@ class Host:
         )
 
     def poll(self, timeout: float) -> Event | None:
-        """The next event, or None after `timeout` seconds without one. A dead process is a `Failed`."""
+        """The next event, or None after `timeout` seconds without one. A dead process is a `Failed` or `DiedIdle`."""
         try:
             if not self._connection.poll(timeout):
                 return None
@@ -159,6 +167,9 @@ class Host:
     def kill(self) -> None:
         """End the process, and what it started, at once. Safe at any time, from any thread, and twice."""
         self._was_killed = True
+        self._end_process()
+
+    def _end_process(self) -> None:
         self._is_usable = False
         with self._kill_lock:
             # Until it is reaped its number is nobody else's, so the signal meets its group and no other.
@@ -197,9 +208,10 @@ class Host:
             self._connection.send_bytes(json.dumps(command).encode())
         except OSError:
             # Dead, or not reading any more: the next poll says so.
-            self.kill()
+            self._end_process()
 
     def _event(self, report: dict[str, Any]) -> Event:
+        self._has_heard = True
         match report["say"]:
             case "loaded":
                 return Loaded()
@@ -241,11 +253,13 @@ class Host:
         self.kill()
         return failed
 
-    def _crashed(self) -> Failed:
+    def _crashed(self) -> Failed | DiedIdle:
         was_killed = self._was_killed
         self._await_exit(time.monotonic() + END_SECONDS)
         has_exited = self._has_exited()
         self._abandon(Failed(EngineCrashed.code, ""))
+        if not self._has_heard and not was_killed:
+            return DiedIdle()
         returncode = self._process.returncode if has_exited and not was_killed else None
         if returncode == -signal.SIGKILL and _oom_kills() > self._oom_kills_before:
             return Failed(OutOfMemory.code, "The system killed the engine process for want of memory.")

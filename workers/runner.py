@@ -114,9 +114,11 @@ class Runner:
                 outputs = workdir / "outputs"
                 outputs.mkdir()
                 job = EngineJob(claim.job.params, inputs, claim.job.seed, outputs)
-                with self._engines.session(claim.job.model) as host:
-                    run = _Run(self, claim, host)
-                    ending, detail = run.drive(job)
+                ending, detail = Ending.UNHEARD, None
+                while ending is Ending.UNHEARD:
+                    with self._engines.session(claim.job.model) as host:
+                        run = _Run(self, claim, host)
+                        ending, detail = run.drive(job)
                 self._finish(claim, ending, detail, run.produced)
             except errors.InclavateError as error:
                 if self.is_closed:
@@ -159,6 +161,7 @@ class Ending(Enum):
     CANCELLED = "cancelled"
     DRAINED = "handed back"
     LET_GO = "no longer ours"
+    UNHEARD = "the engine had died before it heard of it"
 
 
 class _Run:
@@ -197,9 +200,10 @@ class _Run:
                     return Ending.DONE, None
                 case hosts.CancelledByRequest():
                     return self._stopping or Ending.CANCELLED, None
-                case hosts.Failed():
-                    stopping = self._stopping or (Ending.DRAINED if self._runner.is_closed else None)
-                    return (stopping, None) if stopping else (Ending.FAILED, event)
+                case hosts.Failed() | hosts.DiedIdle():
+                    if stopping := self._stopping or (Ending.DRAINED if self._runner.is_closed else None):
+                        return stopping, None
+                    return (Ending.FAILED, event) if isinstance(event, hosts.Failed) else (Ending.UNHEARD, None)
             if (ending := self._look(now)) is not None:
                 return ending
 
