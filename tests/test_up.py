@@ -226,7 +226,7 @@ def begin_job(port: str, steps: int) -> str:
     answer = httpx.post(f"http://127.0.0.1:{port}/v1/generations", json=body)
     assert answer.status_code == 202, answer.text
     job = f"http://127.0.0.1:{port}/v1/generations/{answer.json()['id']}"
-    wait_for(lambda: httpx.get(job).json()["state"] == "running")
+    wait_for(lambda: httpx.get(job).json()["progress_stage"] == "generating")
     return job
 
 
