@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import re
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from tempfile import SpooledTemporaryFile
+from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import SplitResult
 
 from botocore.exceptions import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _CUTS = (ResponseStreamingError, IncompleteReadError, ReadTimeoutError)
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
+_IN_MEMORY_BYTES = 512 * 1024
 # How often a read goes on after a cut; beside that, each request is tried again by itself.
 _MAX_RESUMES = 5
 
@@ -61,7 +63,7 @@ class _Span:
 
 
 class S3Store(Store):
-    """Objects of up to 10,000 parts (78 GiB), in flat memory: one part a writer, one chunk a reader."""
+    """Objects of up to 10,000 parts (78 GiB), in flat memory: `_IN_MEMORY_BYTES` of each part, one chunk a reader."""
 
     def __init__(self, place: Place) -> None:
         self._client = place.client
@@ -227,7 +229,7 @@ class S3Store(Store):
     def write_part(self, key: str, token: str, number: int) -> Writer:
         return _S3Part(self, check_key(key), token, check_number(number))
 
-    def keep_part(self, key: str, token: str, number: int, content: io.BytesIO) -> None:
+    def keep_part(self, key: str, token: str, number: int, content: IO[bytes]) -> None:
         with self._in_upload("write a part of", key):
             self._put_part(self._name(key), token, number, content)
 
@@ -270,7 +272,7 @@ class S3Store(Store):
 
     # What a writer needs, of names in the bucket.
 
-    def put(self, name: str, content: io.BytesIO) -> None:
+    def put(self, name: str, content: IO[bytes]) -> None:
         with self._translated(f"write {name}"):
             content.seek(0)
             self._client.put_object(Bucket=self._bucket, Key=name, Body=content, **self._encryption)
@@ -279,11 +281,11 @@ class S3Store(Store):
         with self._translated(f"write {name}"):
             return self._client.create_multipart_upload(Bucket=self._bucket, Key=name, **self._encryption)["UploadId"]
 
-    def put_part(self, name: str, upload_id: str, number: int, content: io.BytesIO) -> str:
+    def put_part(self, name: str, upload_id: str, number: int, content: IO[bytes]) -> str:
         with self._translated(f"write {name}"):
             return self._put_part(name, upload_id, number, content)
 
-    def _put_part(self, name: str, upload_id: str, number: int, content: io.BytesIO) -> str:
+    def _put_part(self, name: str, upload_id: str, number: int, content: IO[bytes]) -> str:
         content.seek(0)
         return self._client.upload_part(
             Bucket=self._bucket, Key=name, UploadId=upload_id, PartNumber=number, Body=content
@@ -347,39 +349,105 @@ class _Body:
         self._body.close()
 
 
+class _Kept:
+    """Bytes on their way to a part: a few in memory, more in a file of the system's temporary folder, so that many
+    writers at once, or slow ones, take no memory to speak of."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.file = cast(IO[bytes], SpooledTemporaryFile(_IN_MEMORY_BYTES))  # noqa: SIM115 - `close` closes it
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """Raises `StoreError` where this machine has no room."""
+        try:
+            self.file.write(chunk)
+        except OSError as error:
+            raise StoreError(f"cannot keep a part in the temporary folder: {error.strerror}") from error
+        self.size += len(chunk)
+
+    def close(self) -> None:
+        # What is still to be flushed is not wanted any more, and may not fit.
+        with suppress(OSError):
+            self.file.close()
+
+
+class _Sending(threading.Thread):
+    """A part that is sent while the next one fills. A daemon: a store that hangs holds no process back."""
+
+    def __init__(self, send: Callable[[], str]) -> None:
+        super().__init__(name="s3-part", daemon=True)
+        self._send = send
+        self._etag = ""
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._etag = self._send()
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            self._error = error
+
+    def etag(self) -> str:
+        """Wait for its end. Raises what the sending raised."""
+        self.join()
+        if self._error is not None:
+            raise self._error
+        return self._etag
+
+
 class _S3Writer(Writer):
-    """One PutObject for what fits into a part, else a multipart upload."""
+    """One PutObject for what fits into a part, else a multipart upload: one part fills while the last is sent."""
 
     def __init__(self, store: S3Store, name: str) -> None:
         self._store = store
         self._name = name
-        self._part = io.BytesIO()
+        self._part = _Kept()
+        self._sending: _Sending | None = None
         self._upload_id: str | None = None
         self._etags: list[str] = []
         self._size = 0
         self._is_open = True
+        self._is_whole = True
 
     def write(self, chunk: bytes) -> None:
         self._check_open()
+        self._is_whole = False
         view = memoryview(chunk)
         while view:
-            if self._part.tell() == PART_BYTES:
+            if self._part.size == PART_BYTES:
                 self._send_part()
-            view = view[self._part.write(view[: PART_BYTES - self._part.tell()]) :]
+            fitting = view[: PART_BYTES - self._part.size]
+            self._part.write(fitting)
+            view = view[len(fitting) :]
         self._size += len(chunk)
+        self._is_whole = True
 
     def _send_part(self) -> None:
         if self._upload_id is None:
             self._upload_id = self._store.begin_upload(self._name)
-        self._etags.append(self._store.put_part(self._name, self._upload_id, len(self._etags) + 1, self._part))
-        self._part = io.BytesIO()
+        self._await_part()
+        part, self._part = self._part, _Kept()
+        self._sending = _Sending(partial(self._put_part, self._upload_id, len(self._etags) + 1, part))
+
+    def _put_part(self, upload_id: str, number: int, part: _Kept) -> str:
+        with closing(part):
+            return self._store.put_part(self._name, upload_id, number, part.file)
+
+    def _await_part(self) -> None:
+        if self._sending is not None:
+            # It stays where it failed, so that a commit meets the same error again.
+            self._etags.append(self._sending.etag())
+            self._sending = None
 
     def commit(self) -> None:
         self._check_open()
+        if not self._is_whole:
+            raise StoreError(f"cannot keep {self._name} in {self._store}: a write of it failed before")
         if self._upload_id is None:
-            self._store.put(self._name, self._part)
+            self._store.put(self._name, self._part.file)
         else:
             self._send_part()
+            self._await_part()
             self._store.complete_upload(self._name, self._upload_id, self._etags, self._size)
         self._is_open = False
         self._part.close()
@@ -389,6 +457,9 @@ class _S3Writer(Writer):
             return
         self._is_open = False
         self._part.close()
+        if self._sending is not None:
+            # A part that comes after the abort would be kept, and paid for.
+            self._sending.join()
         if self._upload_id is not None:
             self._store.abort_upload(self._name, self._upload_id)
 
@@ -405,23 +476,25 @@ class _S3Part(Writer):
         self._key = key
         self._token = token
         self._number = number
-        self._content = io.BytesIO()
+        self._content = _Kept()
+        self._is_open = True
 
     def write(self, chunk: bytes) -> None:
         self._check_open()
-        check_room(self._content.tell(), len(chunk))
+        check_room(self._content.size, len(chunk))
         self._content.write(chunk)
 
     def commit(self) -> None:
         self._check_open()
-        self._store.keep_part(self._key, self._token, self._number, self._content)
-        self._content.close()
+        self._store.keep_part(self._key, self._token, self._number, self._content.file)
+        self.abort()
 
     def abort(self) -> None:
+        self._is_open = False
         self._content.close()
 
     def _check_open(self) -> None:
-        if self._content.closed:
+        if not self._is_open:
             raise ValueError(f"the write of part {self._number} of {self._key} is over")
 
 

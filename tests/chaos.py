@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
@@ -337,10 +338,11 @@ class Chaos:
 
     def _do(self, fault: Fault, patience_seconds: float = BUSY_SECONDS) -> None:
         platform = self._platform
-        if fault.kind in _OF_WORK and patience_seconds > 0 and not self._is_busy(platform.workers[fault.target]):
+        if fault.kind in _OF_WORK and patience_seconds > 0 and not self._is_ripe(fault):
             self._later(0.2, lambda: self._do(fault, patience_seconds - 0.2))
             return
         self.done[fault.kind] += 1
+        self._log(f"{fault.kind} {fault.target}")
         match fault.kind:
             case "kill worker":
                 self._kill(platform.workers[fault.target])
@@ -365,6 +367,10 @@ class Chaos:
             case _:
                 self._break_s3(_S3_MODES[fault.kind], fault.seconds)
 
+    def _log(self, text: str) -> None:
+        with (self._platform.folder / "breakdowns.log").open("a") as log:
+            log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f} {text}\n")
+
     def _kill(self, part: Part) -> None:
         if id(part) not in self._dead:
             self._dead.add(id(part))
@@ -372,9 +378,10 @@ class Chaos:
             part.process.wait()
             self._later(RESTART_SECONDS, lambda: self._start(part))
 
-    def _is_busy(self, worker: Part) -> bool:
-        """Whether it has a job in hand; not where it is dead, or nobody can tell."""
-        if id(worker) in self._dead:
+    def _is_ripe(self, fault: Fault) -> bool:
+        """Whether its worker has a job in hand, and the engine that is to be killed; not where nobody can tell."""
+        worker = self._platform.workers[fault.target]
+        if id(worker) in self._dead or (fault.kind == "kill engine" and not worker.engines):
             return False
         running = "SELECT count(*) FROM inclavate_job WHERE state = 'running' AND worker LIKE %s"
         try:
@@ -384,6 +391,7 @@ class Chaos:
 
     def _kill_engine(self, worker: Part) -> None:
         if engines := worker.engines:
+            self._log(f"process {engines[-1].pid} is the engine")
             engines[-1].kill()
         else:
             self.done["kill engine"] -= 1

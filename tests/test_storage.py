@@ -280,7 +280,8 @@ def test_objects_may_be_deleted_while_they_are_listed(store: Store) -> None:
 ENDS_IN_THE_MIDDLE = """
 import os, sys, storage
 writer = storage.open_store(sys.argv[1]).create("a")
-writer.write(bytes(9 * 2**20))
+# The second part begins once the first has come.
+writer.write(bytes(17 * 2**20))
 os._exit(0)
 """
 

@@ -5,6 +5,7 @@ On rclone and on moto, where a test does not say otherwise.
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -293,3 +294,31 @@ def test_two_versions_of_an_object_are_never_mixed(behind: Behind, other: bytes 
         came.extend(chunks)
     assert caught.type is StoreError
     assert BIG.startswith(b"".join(came))
+
+
+@pytest.mark.parametrize("sent", [1, 2])
+def test_a_write_that_failed_leaves_no_object_with_a_hole(two_attempts: Behind, sent: int) -> None:
+    with two_attempts.store.create("a") as writer:
+        writer.write(part_bytes(1) * sent)
+        two_attempts.proxy.set(Mode.UNAVAILABLE)
+        with pytest.raises(StoreError):
+            writer.write(part_bytes(2) * 3)
+        two_attempts.proxy.set(Mode.PASS)
+        for _ in range(2):
+            with pytest.raises(StoreError):
+                writer.commit()
+    assert_empty(two_attempts.direct)
+
+
+def test_a_machine_without_room_for_a_part_says_so(behind: Behind) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, before[1]))
+    try:
+        with (
+            behind.store.create("a") as writer,
+            pytest.raises(StoreError, match="cannot keep a part in the temporary folder: File too large"),
+        ):
+            writer.write(part_bytes(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert_empty(behind.direct)

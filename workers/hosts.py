@@ -261,6 +261,7 @@ class Host:
         if not self._has_heard and not was_killed:
             return DiedIdle()
         returncode = self._process.returncode if has_exited and not was_killed else None
+        logger.warning("Engine process %s of %s: %s", self.pid, self.model, _obituary(returncode))
         if returncode == -signal.SIGKILL and _oom_kills() > self._oom_kills_before:
             return Failed(OutOfMemory.code, "The system killed the engine process for want of memory.")
         return Failed(EngineCrashed.code, _obituary(returncode))
