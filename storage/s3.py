@@ -47,7 +47,9 @@ if TYPE_CHECKING:
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _CUTS = (ResponseStreamingError, IncompleteReadError, ReadTimeoutError)
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
-_IN_MEMORY_BYTES = 512 * 1024
+# Of all writers of a store.
+_PARTS_IN_MEMORY = 6
+_SMALL_BYTES = 256 * 1024
 # How often a read goes on after a cut; beside that, each request is tried again by itself.
 _MAX_RESUMES = 5
 
@@ -63,7 +65,7 @@ class _Span:
 
 
 class S3Store(Store):
-    """Objects of up to 10,000 parts (78 GiB), in flat memory: `_IN_MEMORY_BYTES` of each part, one chunk a reader."""
+    """Objects of up to 10,000 parts (78 GiB), in flat memory: a few parts for all writers, one chunk a reader."""
 
     def __init__(self, place: Place) -> None:
         self._client = place.client
@@ -71,6 +73,7 @@ class S3Store(Store):
         self._bucket = place.bucket
         self._prefix = f"{place.prefix}/" if place.prefix else ""
         self._encryption = place.encryption
+        self.room = threading.BoundedSemaphore(_PARTS_IN_MEMORY)
 
     @classmethod
     def from_url(cls, url: SplitResult) -> S3Store:
@@ -229,7 +232,7 @@ class S3Store(Store):
     def write_part(self, key: str, token: str, number: int) -> Writer:
         return _S3Part(self, check_key(key), token, check_number(number))
 
-    def keep_part(self, key: str, token: str, number: int, content: IO[bytes]) -> None:
+    def keep_part(self, key: str, token: str, number: int, content: _Kept) -> None:
         with self._in_upload("write a part of", key):
             self._put_part(self._name(key), token, number, content)
 
@@ -272,23 +275,21 @@ class S3Store(Store):
 
     # What a writer needs, of names in the bucket.
 
-    def put(self, name: str, content: IO[bytes]) -> None:
+    def put(self, name: str, content: _Kept) -> None:
         with self._translated(f"write {name}"):
-            content.seek(0)
-            self._client.put_object(Bucket=self._bucket, Key=name, Body=content, **self._encryption)
+            self._client.put_object(Bucket=self._bucket, Key=name, Body=content.body, **self._encryption)
 
     def begin_upload(self, name: str) -> str:
         with self._translated(f"write {name}"):
             return self._client.create_multipart_upload(Bucket=self._bucket, Key=name, **self._encryption)["UploadId"]
 
-    def put_part(self, name: str, upload_id: str, number: int, content: IO[bytes]) -> str:
+    def put_part(self, name: str, upload_id: str, number: int, content: _Kept) -> str:
         with self._translated(f"write {name}"):
             return self._put_part(name, upload_id, number, content)
 
-    def _put_part(self, name: str, upload_id: str, number: int, content: IO[bytes]) -> str:
-        content.seek(0)
+    def _put_part(self, name: str, upload_id: str, number: int, content: _Kept) -> str:
         return self._client.upload_part(
-            Bucket=self._bucket, Key=name, UploadId=upload_id, PartNumber=number, Body=content
+            Bucket=self._bucket, Key=name, UploadId=upload_id, PartNumber=number, Body=content.body
         )["ETag"]
 
     def complete_upload(self, name: str, upload_id: str, etags: list[str], size: int) -> None:
@@ -350,25 +351,44 @@ class _Body:
 
 
 class _Kept:
-    """Bytes on their way to a part: a few in memory, more in a file of the system's temporary folder, so that many
-    writers at once, or slow ones, take no memory to speak of."""
+    """Bytes on their way to a part: in memory where `room` is left, else in a file of the system's temporary folder, so
+    that many writers at once, or slow ones, take no more memory than a few."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: threading.Semaphore) -> None:
         self.size = 0
-        self.file = cast(IO[bytes], SpooledTemporaryFile(_IN_MEMORY_BYTES))  # noqa: SIM115 - `close` closes it
+        self._room = room if room.acquire(blocking=False) else None
+        self._memory = bytearray()
+        # Small ones never reach the disk. `close` closes it.
+        self._file = SpooledTemporaryFile(_SMALL_BYTES)  # noqa: SIM115
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Raises `StoreError` where this machine has no room."""
-        try:
-            self.file.write(chunk)
-        except OSError as error:
-            raise StoreError(f"cannot keep a part in the temporary folder: {error.strerror}") from error
+        if self._room is not None:
+            self._memory += chunk
+        else:
+            try:
+                self._file.write(chunk)
+            except OSError as error:
+                raise StoreError(f"cannot keep a part in the temporary folder: {error.strerror}") from error
         self.size += len(chunk)
 
+    @property
+    def body(self) -> bytes | IO[bytes]:
+        """All of it, as boto3 takes it. From a file it goes 16 KiB at a time, and slower."""
+        if self._room is not None:
+            # boto3 takes a bytearray too, and does not copy it; its types do not say so.
+            return cast(bytes, self._memory)
+        self._file.seek(0)
+        return cast(IO[bytes], self._file)
+
     def close(self) -> None:
+        if self._room is not None:
+            self._memory = bytearray()
+            self._room.release()
+            self._room = None
         # What is still to be flushed is not wanted any more, and may not fit.
         with suppress(OSError):
-            self.file.close()
+            self._file.close()
 
 
 class _Sending(threading.Thread):
@@ -401,7 +421,7 @@ class _S3Writer(Writer):
     def __init__(self, store: S3Store, name: str) -> None:
         self._store = store
         self._name = name
-        self._part = _Kept()
+        self._part = _Kept(store.room)
         self._sending: _Sending | None = None
         self._upload_id: str | None = None
         self._etags: list[str] = []
@@ -426,12 +446,12 @@ class _S3Writer(Writer):
         if self._upload_id is None:
             self._upload_id = self._store.begin_upload(self._name)
         self._await_part()
-        part, self._part = self._part, _Kept()
+        part, self._part = self._part, _Kept(self._store.room)
         self._sending = _Sending(partial(self._put_part, self._upload_id, len(self._etags) + 1, part))
 
     def _put_part(self, upload_id: str, number: int, part: _Kept) -> str:
         with closing(part):
-            return self._store.put_part(self._name, upload_id, number, part.file)
+            return self._store.put_part(self._name, upload_id, number, part)
 
     def _await_part(self) -> None:
         if self._sending is not None:
@@ -444,7 +464,7 @@ class _S3Writer(Writer):
         if not self._is_whole:
             raise StoreError(f"cannot keep {self._name} in {self._store}: a write of it failed before")
         if self._upload_id is None:
-            self._store.put(self._name, self._part.file)
+            self._store.put(self._name, self._part)
         else:
             self._send_part()
             self._await_part()
@@ -476,7 +496,7 @@ class _S3Part(Writer):
         self._key = key
         self._token = token
         self._number = number
-        self._content = _Kept()
+        self._content = _Kept(store.room)
         self._is_open = True
 
     def write(self, chunk: bytes) -> None:
@@ -486,7 +506,7 @@ class _S3Part(Writer):
 
     def commit(self) -> None:
         self._check_open()
-        self._store.keep_part(self._key, self._token, self._number, self._content.file)
+        self._store.keep_part(self._key, self._token, self._number, self._content)
         self.abort()
 
     def abort(self) -> None:

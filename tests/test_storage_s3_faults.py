@@ -9,7 +9,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -310,11 +310,35 @@ def test_a_write_that_failed_leaves_no_object_with_a_hole(two_attempts: Behind, 
     assert_empty(two_attempts.direct)
 
 
+@contextmanager
+def crowded(store: Store) -> Iterator[None]:
+    """So many writers have begun that what comes next is kept outside the memory."""
+    with ExitStack() as stack:
+        for number in range(6):
+            stack.enter_context(store.create(f"crowd-{number}"))
+        yield
+
+
+def test_writers_that_find_no_room_in_memory_keep_every_byte(behind: Behind) -> None:
+    keys = [f"a{number}" for number in range(4)]
+    with crowded(behind.store), ExitStack() as stack:
+        writers = [stack.enter_context(behind.store.create(key)) for key in keys]
+        for position in range(0, len(BIG), MIB):
+            for number, writer in enumerate(writers):
+                writer.write(BIG[position : position + MIB] + bytes([number]))
+        for writer in writers:
+            writer.commit()
+    for number, key in enumerate(keys):
+        whole = b"".join(BIG[at : at + MIB] + bytes([number]) for at in range(0, len(BIG), MIB))
+        assert get(behind.direct, key) == whole
+
+
 def test_a_machine_without_room_for_a_part_says_so(behind: Behind) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, before[1]))
     try:
         with (
+            crowded(behind.store),
             behind.store.create("a") as writer,
             pytest.raises(StoreError, match="cannot keep a part in the temporary folder: File too large"),
         ):
