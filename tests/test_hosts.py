@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -246,6 +247,16 @@ def test_leaving_a_session_in_the_middle_of_a_job_ends_the_process(hosts, tmp_pa
     with hosts.session("test-tone") as host:
         start(host, tmp_path / "job", {"text": "abc", "steps": 1000, "step_seconds": 1})
     assert not is_alive(host.pid)
+
+
+def test_an_engine_that_starts_while_its_worker_stops_does_its_job(hosts, tmp_path):
+    # As Celery does meanwhile.
+    socket.setdefaulttimeout(5.0)
+    try:
+        seen = run_job(hosts, "test-tone", tmp_path / "job", {"text": "abc", "steps": 5, "step_seconds": 0.1})
+    finally:
+        socket.setdefaulttimeout(None)
+    assert seen[-1] == Done()
 
 
 def test_a_host_runs_one_job_at_a_time(hosts, tmp_path):

@@ -343,6 +343,10 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def _start(environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], Connection]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
+        # Celery sets a default timeout while it stops, and a socket with one does not block: its reader would take a
+        # pause for the end.
+        ours.setblocking(True)
+        theirs.setblocking(True)
         # A child that does not read must not block the worker for ever.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_SECONDS, 0))
         try:
