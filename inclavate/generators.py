@@ -110,6 +110,11 @@ class Run(Protocol):
     def check(self) -> None:
         """Call between frames, sentences, steps, tokens: raises `Cancelled` when the job is to stop."""
 
+    def growing(self, path: Path, media_type: str) -> None:
+        """Say that this file, the job's first output, is written from its start on, so that what is in it may be heard
+        already. Only numbers in its header may change before its end.
+        """
+
     def note(self, text: str) -> None:
         """Tell the user something about this job that is not an error, as one sentence."""
 

@@ -46,6 +46,7 @@ class Tone:
             formats=("wav",),
             sample_rate=SAMPLE_RATE,
             honours_seed=True,
+            streams=True,
         )
 
     def load(self, options: Mapping[str, Any]) -> None:
@@ -62,8 +63,11 @@ class Tone:
         samples = 0.5 * np.sin(np.arange(round(seconds * SAMPLE_RATE)) * (2 * np.pi * pitch / SAMPLE_RATE))
         with WavWriter(run.workdir / "tone.wav", SAMPLE_RATE) as wav:
             run.progress("generating", 0.0)
+            run.growing(wav.path, "audio/wav")
             for step, part in enumerate(np.array_split(samples, steps), 1):
                 linger(run, float(params["step_seconds"]))
+                if step == params.get("fails_at"):
+                    raise RuntimeError("it was to fail here")
                 wav.write(part)
                 run.progress("generating", step / steps)
         facts = {"duration_seconds": wav.duration_seconds, "sample_rate": SAMPLE_RATE, "channels": 1}

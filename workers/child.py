@@ -2,7 +2,7 @@
 
 It talks over the socket FD in frames of JSON, never pickle: it reads what strangers uploaded, and must not be able to
 make its parent run code. Commands are {"do": load | generate | cancel | unload, …}, reports {"say": progress | loaded |
-step | note | output | done | cancelled | failed, …}. It ends when the socket does.
+step | note | growing | output | done | cancelled | failed, …}. It ends when the socket does.
 """
 
 from __future__ import annotations
@@ -109,6 +109,9 @@ class EngineRun:
             return None
         self._fraction = max(self._fraction, min(1.0, float(fraction)))
         return self._fraction
+
+    def growing(self, path: Path, media_type: str) -> None:
+        self._reporter.say("growing", path=str(path), media_type=media_type)
 
     def note(self, text: str) -> None:
         self._reporter.say("note", text=text[:_MAX_TEXT])

@@ -65,6 +65,14 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class Growing:
+    """The first output's file, under the job's workdir, while it is written."""
+
+    path: Path
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
 class Produced:
     """An output file under the job's workdir, complete."""
 
@@ -96,7 +104,7 @@ class DiedIdle:
     """The job's last event: the process had died before it heard of the job, which another one can run."""
 
 
-Event: TypeAlias = Loaded | Progress | Step | Note | Produced | Done | CancelledByRequest | Failed | DiedIdle
+Event: TypeAlias = Loaded | Progress | Step | Note | Growing | Produced | Done | CancelledByRequest | Failed | DiedIdle
 
 
 class Host:
@@ -222,8 +230,14 @@ class Host:
                 return Step()
             case "note":
                 return Note(str(report["text"]))
+            case "growing":
+                path = self._output_path(report)
+                return path if isinstance(path, Failed) else Growing(path, str(report["media_type"]))
             case "output":
-                return self._produced(report)
+                path = self._output_path(report)
+                if isinstance(path, Failed):
+                    return path
+                return Produced(path, str(report["media_type"]), dict(report["facts"]))
             case "done":
                 return self._finish(Done())
             case "cancelled":
@@ -234,7 +248,7 @@ class Host:
             case other:
                 raise ValueError(f"unknown report {other!r}")
 
-    def _produced(self, report: dict[str, Any]) -> Produced | Failed:
+    def _output_path(self, report: dict[str, Any]) -> Path | Failed:
         path = Path(str(report["path"]))
         # The engine may have been talked into anything by its input; what it names is published.
         real = path.resolve()
@@ -242,7 +256,7 @@ class Host:
             return self._abandon(
                 Failed(InferenceFailed.code, "The engine named an output that is not in its work folder.")
             )
-        return Produced(real, str(report["media_type"]), dict(report["facts"]))
+        return real
 
     def _finish(self, last: Done | CancelledByRequest | Failed) -> Done | CancelledByRequest | Failed:
         self._is_busy = False

@@ -16,7 +16,7 @@ from django.conf import settings
 from django.db import Error as DatabaseError
 from django.db import close_old_connections
 
-from inclavate import artifacts, errors, fleet, jobs, queue
+from inclavate import artifacts, errors, fleet, jobs, queue, sounds
 from inclavate.generators import Input
 from inclavate.models import Artifact
 from storage import StoreError
@@ -179,6 +179,7 @@ class _Run:
         self._reported_at = 0.0
         self._stage: str | None = None
         self._unreported: tuple[str, float | None] | None = None
+        self._feed: sounds.Feed | None = None
 
     def drive(self, job: EngineJob) -> tuple[Ending, hosts.Failed | None]:
         """Run the job to its end, whichever it is."""
@@ -194,6 +195,8 @@ class _Run:
                     self._progress(stage, fraction)
                 case hosts.Note(text):
                     _try(jobs.note, self._claim, text)
+                case hosts.Growing(path, media_type):
+                    self._feed = sounds.Feed(self._claim.job.pk, self._claim.fence, path, media_type)
                 case hosts.Produced():
                     self.produced.append(event)
                 case hosts.Done():
@@ -204,6 +207,8 @@ class _Run:
                     if stopping := self._stopping or (Ending.DRAINED if self._runner.is_closed else None):
                         return stopping, None
                     return (Ending.FAILED, event) if isinstance(event, hosts.Failed) else (Ending.UNHEARD, None)
+            if self._feed is not None:
+                self._feed.feed()
             if (ending := self._look(now)) is not None:
                 return ending
 

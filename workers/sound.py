@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
+_UNKNOWN_SIZE = 0xFFFFFFFF
 _MAX_DATA_BYTES = 0xFFFFFFFF - _HEADER.size
 # Playlists and "concat" scripts name other files and addresses, so only formats that hold their own sound are opened.
 _FORMATS = "wav,w64,mp3,flac,ogg,matroska,webm,mov,mp4,m4a,avi,aac,aiff,au,caf,amr"
@@ -44,8 +45,9 @@ class WavWriter:
         self.sample_rate = sample_rate
         self.channels = channels
         self.frames = 0
-        self._file = path.open("wb")
-        self._write_header()
+        # Unbuffered, for those who hear it while it grows; to them its sizes are unknown.
+        self._file = path.open("wb", buffering=0)
+        self._write_header(_UNKNOWN_SIZE, _UNKNOWN_SIZE)
 
     @property
     def duration_seconds(self) -> float:
@@ -63,14 +65,14 @@ class WavWriter:
     def close(self) -> None:
         if not self._file.closed:
             self._file.seek(0)
-            self._write_header()
+            size = self.frames * 2 * self.channels
+            self._write_header(36 + size, size)
             self._file.close()
 
-    def _write_header(self) -> None:
+    def _write_header(self, whole: int, size: int) -> None:
         frame_bytes = 2 * self.channels
-        size = self.frames * frame_bytes
         fmt = (16, 1, self.channels, self.sample_rate, self.sample_rate * frame_bytes, frame_bytes, 16)
-        self._file.write(_HEADER.pack(b"RIFF", 36 + size, b"WAVE", b"fmt ", *fmt, b"data", size))
+        self._file.write(_HEADER.pack(b"RIFF", whole, b"WAVE", b"fmt ", *fmt, b"data", size))
 
     def __enter__(self) -> Self:
         return self

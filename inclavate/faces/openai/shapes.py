@@ -47,9 +47,9 @@ class SpeechRequest(BaseModel):
     stream_format: str | None = None
 
     def submission(self, key_header: str | None) -> jobs.Submission:
-        if self.stream_format not in (None, "audio"):
+        if self.stream_format not in (None, "audio", "sse"):
             raise errors.InvalidRequest(
-                f"stream_format: only 'audio' is served, not {self.stream_format[:40]!r}.", param="stream_format"
+                f"stream_format must be audio or sse, not {self.stream_format[:40]!r}.", param="stream_format"
             )
         passed = ("voice", "response_format", "speed", "reference_text", "language", "instruct", "max_duration_seconds")
         params = {"text": self.input} | {name: getattr(self, name) for name in passed}

@@ -1,0 +1,195 @@
+"""Speech that is heard while it is made: `stream_format` of `POST /v1/audio/speech`.
+
+Its bytes come from the job's run over `sounds`, and what is left once the job is complete from its artifact. They are
+of one run: where that run is lost, the stream ends with an error, for the next one says the same words at other places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from django.conf import settings
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from inclavate import artifacts, errors, sounds
+from inclavate.faces import watch
+from inclavate.faces.boundary import at_store, envelope, in_pool, pool
+from inclavate.faces.openai import waiting
+from inclavate.faces.transfers import iterate
+from inclavate.models import Job, Owner, State
+
+_PING_SECONDS = 15.0
+_TURN_SECONDS = 1.0
+_FOR_EVER_SECONDS = 30 * 86400.0
+_STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+async def speech(request: Request, owner: Owner, job: Job, stream_format: str) -> Response:
+    """The answer, which begins with the first sound; what goes wrong before it is a plain error."""
+    hearing = Hearing(request, owner, job)
+    try:
+        first = await anext(hearing.sound)
+    except errors.InclavateError as error:
+        return waiting.refusal(request, job, error)
+    except StopAsyncIteration:
+        first = b""
+    except _Gone:
+        return Response()
+    headers = {"x-dppan-job-id": str(job.pk), **_STREAM_HEADERS}
+    if stream_format == "sse":
+        events = _events(first, hearing, request.url.path)
+        return StreamingResponse(events, 200, headers, media_type="text/event-stream")
+    return StreamingResponse(_bytes(first, hearing), 200, headers, media_type=hearing.media_type)
+
+
+class _Gone(Exception):
+    """The caller closed the connection."""
+
+
+class Hearing:
+    """One caller who listens to one job."""
+
+    def __init__(self, request: Request, owner: Owner, job: Job) -> None:
+        self.media_type = "application/octet-stream"
+        self.sound = self._sound()
+        self._request = request
+        self._owner = owner
+        self._job = job
+        self._fence: int | None = None
+        self._heard = 0
+
+    async def _sound(self) -> AsyncIterator[bytes]:
+        """The bytes of the output. Raises `InclavateError` for a job that ends otherwise, or whose run is lost.
+
+        A caller who goes away cancels the job, as on the routes that wait for its end.
+        """
+        try:
+            async with watch.watching(self._job) as watched, sounds.listening(self._job.pk) as listener:
+                async for data in self._while_running(watched, listener):
+                    yield data
+                self._job = watched.job
+            async for data in self._rest():
+                yield data
+        except (GeneratorExit, asyncio.CancelledError, _Gone):
+            if not self._job.is_terminal and not waiting.keeps(self._request):
+                # Not awaited: whoever is cancelled may wait for nothing.
+                pool.submit(waiting.cancel, self._owner, self._job)
+            raise
+
+    async def _while_running(self, watched: watch.Watched, listener: sounds.Listener) -> AsyncIterator[bytes]:
+        until = asyncio.get_running_loop().time() + settings.SPEECH_SYNC_TIMEOUT_SECONDS
+        over = asyncio.create_task(watched.over(_FOR_EVER_SECONDS))
+        gone = asyncio.create_task(waiting.disconnected(self._request))
+        try:
+            while not over.done():
+                chunk = await _first_of(listener.next(_TURN_SECONDS), over, gone)
+                if gone.done():
+                    raise _Gone
+                if chunk is not None and self._is_next(chunk, watched.job):
+                    self._heard += len(chunk.data)
+                    yield chunk.data
+                self._check_run(watched.job)
+                if self._fence is None and asyncio.get_running_loop().time() > until:
+                    raise waiting.ended(watched.job, settings.SPEECH_SYNC_TIMEOUT_SECONDS)
+        finally:
+            over.cancel()
+            gone.cancel()
+
+    def _is_next(self, chunk: sounds.Chunk, job: Job) -> bool:
+        """Whether the chunk goes on where the last one stopped. Raises `_lost()` for one of a later run."""
+        if self._fence is None and chunk.offset == 0 and chunk.fence >= job.fence:
+            self._fence, self.media_type = chunk.fence, chunk.media_type
+        if self._fence is not None and chunk.fence > self._fence:
+            raise self._lost()
+        return chunk.fence == self._fence and chunk.offset == self._heard
+
+    def _check_run(self, job: Job) -> None:
+        if self._fence is not None and (job.fence > self._fence or job.state == State.QUEUED):
+            raise self._lost()
+
+    def _lost(self) -> errors.InclavateError:
+        return errors.Unavailable(
+            f"The run of job {self._job.pk} that was heard was lost; the job runs again, and its output will be whole: "
+            f"poll GET /v1/generations/{self._job.pk}."
+        )
+
+    async def _rest(self) -> AsyncIterator[bytes]:
+        """What was not heard while it was made."""
+        if self._job.state != State.COMPLETED:
+            raise waiting.ended(self._job, settings.SPEECH_SYNC_TIMEOUT_SECONDS)
+        self._check_run(self._job)
+        output = await in_pool(waiting.output, self._owner, self._job)
+        if isinstance(output, errors.ArtifactGone):
+            raise output
+        self.media_type = output.media_type
+        async for data in iterate(await at_store(artifacts.read, output, self._heard)):
+            yield data
+
+
+async def _first_of(chunk: Coroutine[Any, Any, sounds.Chunk | None], *others: asyncio.Task[Any]) -> sounds.Chunk | None:
+    """The chunk, or None if another came to its end first."""
+    listening = asyncio.create_task(chunk)
+    try:
+        await asyncio.wait({listening, *others}, return_when=asyncio.FIRST_COMPLETED)
+        return listening.result() if listening.done() else None
+    finally:
+        listening.cancel()
+
+
+async def _bytes(first: bytes, hearing: Hearing) -> AsyncIterator[bytes]:
+    """An error breaks the connection off: nobody takes what came for the whole."""
+    yield first
+    with suppress(_Gone):
+        async for data in hearing.sound:
+            yield data
+
+
+async def _events(first: bytes, hearing: Hearing, path: str) -> AsyncIterator[bytes]:
+    """OpenAI's events, with a comment where nothing comes for long."""
+    try:
+        yield _delta(first)
+        async for data in _with_pauses(hearing.sound):
+            yield b": ping\n" if data is None else _delta(data)
+    except errors.InclavateError as error:
+        yield _event({"type": "error", **envelope(error, path)})
+    except _Gone:
+        return
+    else:
+        # No engine of ours counts tokens.
+        usage = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+        yield _event({"type": "speech.audio.done", "usage": usage})
+    yield b"data: [DONE]\n\n"
+
+
+async def _with_pauses(sound: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
+    """The same, and None each time that nothing came for `_PING_SECONDS`."""
+    following: asyncio.Task[bytes] | None = None
+    try:
+        while True:
+            following = following or asyncio.ensure_future(anext(sound))
+            done, _ = await asyncio.wait({following}, timeout=_PING_SECONDS)
+            if not done:
+                yield None
+                continue
+            task, following = following, None
+            try:
+                yield task.result()
+            except StopAsyncIteration:
+                return
+    finally:
+        if following is not None:
+            following.cancel()
+
+
+def _delta(data: bytes) -> bytes:
+    return _event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()})
+
+
+def _event(content: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(content).encode() + b"\n\n"
