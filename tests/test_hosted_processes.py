@@ -257,3 +257,15 @@ def test_the_workers_loop_turns_often_while_a_ring_is_answered_and_rests_after()
     reserved_requests.discard(answered)
     until(lambda: hub.fire_timers(min_delay=1) == 1 and not len(hub.timer))
     hub.close()
+
+
+def test_a_worker_that_starts_while_the_database_is_away_begins_once_it_is_back(platform: Hosted) -> None:
+    worker = platform.workers[0]
+    worker.end()
+    said = len(worker.log.read_text("utf-8", "replace"))
+    platform.postgres.end(signal.SIGINT)
+    worker.start()
+    until(lambda: "trying again in" in worker.log.read_text("utf-8", "replace")[said:])
+    platform.postgres.start()
+    platform.until_ready()
+    assert "Traceback" not in worker.log.read_text("utf-8", "replace")[said:]

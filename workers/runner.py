@@ -122,10 +122,10 @@ class Runner:
                 self._finish(claim, ending, detail, run.produced)
             except errors.InclavateError as error:
                 if self.is_closed:
-                    _persist(jobs.hand_back, claim)
+                    persist(jobs.hand_back, claim)
                     return
                 code = error.code if isinstance(error, errors.JobError) else errors.InferenceFailed.code
-                _persist(jobs.fail, claim, code, error.message)
+                persist(jobs.fail, claim, code, error.message)
 
     @contextmanager
     def _workdir(self, claim: jobs.Claim) -> Iterator[Path]:
@@ -144,11 +144,11 @@ class Runner:
             case Ending.DONE:
                 _publish(claim, produced)
             case Ending.FAILED if failed is not None:
-                _persist(jobs.fail, claim, failed.code, failed.message)
+                persist(jobs.fail, claim, failed.code, failed.message)
             case Ending.CANCELLED:
-                _persist(jobs.settle_cancel, claim)
+                persist(jobs.settle_cancel, claim)
             case Ending.DRAINED:
-                _persist(jobs.hand_back, claim)
+                persist(jobs.hand_back, claim)
             case Ending.LET_GO:
                 pass
 
@@ -264,7 +264,7 @@ def _fetch(claim: jobs.Claim, folder: Path) -> list[Input]:
             raise errors.InputUnreadable(f"Input {used.position} was deleted before the job ran.")
         path = folder / str(used.position)
         try:
-            _persist(_copy, used.artifact, path)
+            persist(_copy, used.artifact, path)
         except (errors.InclavateError, StoreError) as error:
             raise errors.InputUnreadable(f"Input {used.position} cannot be read from the store.") from error
         except OSError as error:
@@ -286,12 +286,12 @@ def _publish(claim: jobs.Claim, produced: list[hosts.Produced]) -> None:
     _try(jobs.report, claim, jobs.PUBLISHING, 0.0)
     try:
         for output in produced:
-            drafts.append(_persist(_store_output, claim, output))
-        is_complete = _persist(jobs.complete, claim, drafts)
+            drafts.append(persist(_store_output, claim, output))
+        is_complete = persist(jobs.complete, claim, drafts)
     except (StoreError, errors.QuotaExhausted, errors.Unavailable) as error:
         log.warning("job %s: the output could not be stored: %s", claim.job.pk, error)
         message = error.message if isinstance(error, errors.InclavateError) else "The artifact store did not take it."
-        _persist(jobs.fail, claim, errors.PublishFailed.code, f"The output could not be stored: {message}")
+        persist(jobs.fail, claim, errors.PublishFailed.code, f"The output could not be stored: {message}")
     finally:
         if not is_complete:
             for draft in drafts:
@@ -317,8 +317,8 @@ def _store_output(claim: jobs.Claim, output: hosts.Produced) -> artifacts.Draft:
     return draft
 
 
-def _persist(action: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Do what must not be lost, again and again while the database or the store does not answer."""
+def persist(action: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Do what must not be lost, again and again for a minute while the database or the store does not answer."""
     give_up_at = time.monotonic() + _PERSIST_SECONDS
     pause = 0.2
     while True:

@@ -18,6 +18,7 @@ from celery.signals import task_received, worker_ready, worker_shutting_down
 from celery.worker.state import reserved_requests
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
+from django.db import Error as DatabaseError
 
 from inclavate import artifacts, fleet, queue
 from inclavate.generators import Capability
@@ -25,7 +26,7 @@ from workers import inspection, tasks
 from workers.catalog import CatalogError, load_catalog
 from workers.hosts import Hosts
 from workers.inspection import Inspector
-from workers.runner import Runner, beat_until
+from workers.runner import Runner, beat_until, persist
 
 _TURN_SECONDS = 0.05
 _MAX_SLOTS = 64
@@ -53,8 +54,11 @@ class Command(BaseCommand):
         runner = Runner(name, engines, work_dir)
         inspector = _inspector(runner, work_dir)
         tasks.install(runner, inspector)
-        fleet.register(name, slots, offered)
-        _remove_leftovers(name)
+        try:
+            persist(fleet.register, name, slots, offered)
+            persist(_remove_leftovers, name)
+        except DatabaseError as error:
+            raise CommandError(f"The worker cannot begin: the database does not answer: {error}") from None
         try:
             sys.exit(_serve(runner, inspector, slots, offered))
         finally:
