@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from inclavate.errors import InferenceFailed, InputUnreadable
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
-_MAX_DATA_BYTES = 0xFFFFFFFF - _HEADER.size
+_UNKNOWN_SIZE = 0xFFFFFFFF
+_MAX_DATA_BYTES = _UNKNOWN_SIZE - _HEADER.size
 # Playlists and "concat" scripts name other files and addresses, so only formats that hold their own sound are opened.
 _FORMATS = "wav,w64,mp3,flac,ogg,matroska,webm,mov,mp4,m4a,avi,aac,aiff,au,caf,amr"
 # Of FFmpeg's sample formats: numpy's name, the value of silence, and that of full scale less silence.
@@ -36,16 +37,27 @@ _BROKEN = "The input's audio is broken and cannot be decoded."
 class WavWriter:
     """A 16-bit PCM WAV file, written as its samples come; the header's sizes are right once it is closed.
 
-    Leaving the `with` because of an error removes the file.
+    Given a sink instead of a path, it only appends, and the sizes are 0xFFFFFFFF. Leaving the `with` because of an
+    error removes the file.
     """
 
-    def __init__(self, path: Path, sample_rate: int, channels: int = 1) -> None:
-        self.path = path
+    media_type = "audio/wav"
+
+    def __init__(self, sink: Path | BinaryIO, sample_rate: int, channels: int = 1) -> None:
         self.sample_rate = sample_rate
         self.channels = channels
         self.frames = 0
-        self._file = path.open("wb")
-        self._write_header()
+        self._path = sink if isinstance(sink, Path) else None
+        self._file: BinaryIO = sink.open("wb") if isinstance(sink, Path) else sink
+        self._is_closed = False
+        self._file.write(self._header(0) if self._path else self._header(None))
+
+    @property
+    def path(self) -> Path:
+        """The file. Raises `ValueError` where it goes to a sink."""
+        if self._path is None:
+            raise ValueError("this sound is not written to a file")
+        return self._path
 
     @property
     def duration_seconds(self) -> float:
@@ -53,24 +65,26 @@ class WavWriter:
 
     def write(self, samples: np.ndarray[Any, Any]) -> None:
         """Append samples of shape (frames,) or (frames, channels): int16, or floats that are clipped to -1..1."""
-        data = _as_pcm(samples).tobytes()
+        data = as_pcm(samples).tobytes()
         frame_bytes = 2 * self.channels
-        if self.frames * frame_bytes + len(data) > _MAX_DATA_BYTES:
+        if self._path and self.frames * frame_bytes + len(data) > _MAX_DATA_BYTES:
             raise InferenceFailed("The audio is longer than a WAV file can hold (4 GiB).")
         self._file.write(data)
         self.frames += len(data) // frame_bytes
 
     def close(self) -> None:
-        if not self._file.closed:
+        if self._path and not self._is_closed:
             self._file.seek(0)
-            self._write_header()
+            self._file.write(self._header(self.frames))
             self._file.close()
+        self._is_closed = True
 
-    def _write_header(self) -> None:
+    def _header(self, frames: int | None) -> bytes:
         frame_bytes = 2 * self.channels
-        size = self.frames * frame_bytes
+        size = _UNKNOWN_SIZE if frames is None else frames * frame_bytes
+        whole = _UNKNOWN_SIZE if frames is None else 36 + size
         fmt = (16, 1, self.channels, self.sample_rate, self.sample_rate * frame_bytes, frame_bytes, 16)
-        self._file.write(_HEADER.pack(b"RIFF", 36 + size, b"WAVE", b"fmt ", *fmt, b"data", size))
+        return _HEADER.pack(b"RIFF", whole, b"WAVE", b"fmt ", *fmt, b"data", size)
 
     def __enter__(self) -> Self:
         return self
@@ -80,12 +94,13 @@ class WavWriter:
     ) -> None:
         if kind is None:
             self.close()
-        else:
+        elif self._path:
             self._file.close()
-            self.path.unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
 
 
-def _as_pcm(samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def as_pcm(samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """int16 as it is, floats scaled to it: beyond -1..1 clipped, and what is no number silence."""
     import numpy as np
 
     if samples.dtype == np.int16:
