@@ -132,6 +132,13 @@ class Pipe:
         return len(data)
 
 
+def with_its_length(flac: bytes) -> bytes:
+    """A FLAC that was not gone back in says 0 samples, "unknown", which libsndfile cannot read."""
+    fields = int.from_bytes(flac[21:26], "big")
+    assert fields & 0xFFFFFFFFF == 0
+    return flac[:21] + (fields + round(SECONDS * 24_000)).to_bytes(5, "big") + flac[26:]
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_sink_that_cannot_be_sought_gets_a_whole_file_as_it_is_made(tmp_path, name):
     pipe = Pipe()
@@ -147,9 +154,7 @@ def test_a_sink_that_cannot_be_sought_gets_a_whole_file_as_it_is_made(tmp_path, 
     elif name == "pcm":
         assert len(pipe.data) == round(SECONDS * 24_000) * 2
     else:
-        # A FLAC that was not gone back in does not say how long it is: it must have all the samples that are asked for.
-        frames = round(SECONDS * 24_000) if name == "flac" else -1
-        samples, rate = soundfile.read(io.BytesIO(pipe.data), frames=frames)
+        samples, rate = soundfile.read(io.BytesIO(with_its_length(pipe.data) if name == "flac" else pipe.data))
         assert len(samples) / rate == pytest.approx(SECONDS, abs=0.06)
         assert pitch_of(samples[-int(0.09 * rate) : -int(0.02 * rate)], rate) == pytest.approx(1000, abs=30)
 
@@ -166,9 +171,9 @@ def test_a_streamed_wav_says_that_its_sizes_are_unknown():
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_error_while_writing_leaves_no_file_in_any_format(tmp_path, name):
+    parts = [sound(24_000), np.array(["no", "samples"])]
     with pytest.raises(TypeError), open_sound(tmp_path / "a", name, 24_000) as writer:
-        writer.write(sound(24_000))
-        writer.write(np.array(["no", "samples"]))
+        list(map(writer.write, parts))
     assert list(tmp_path.iterdir()) == []
 
 
