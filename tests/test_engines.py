@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import wave
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from inclavate.errors import InferenceFailed, InputUnreadable, UnsupportedInput
 from inclavate.generators import SPEECH, TRANSCRIBE, Cancelled, Capability, Generator, Input, Output
-from tests.driving import TEST_MODELS, outputs, run_job
+from tests.driving import TEST_MODELS, LocalRun, outputs, run_job
 from workers.catalog import Entry, load_catalog, load_engine
 from workers.engines.piper import MAX_PHONEMES, Piper, _split_phonemes
 from workers.engines.whisper import BLOCK_SECONDS, SAMPLE_RATE, Whisper, _blocks
@@ -29,32 +28,6 @@ ENTRIES = {
     if model not in ("test-broken", "test-refusing", "test-stubborn", "test-tone-slow-load")
 }
 SENTENCES = "The quick brown fox jumps over the lazy dog.\n\nSeven ships sailed to the harbour in the morning."
-
-
-@dataclass
-class LocalRun:
-    """A run in this process. It stops at the check numbered `stop_at`."""
-
-    workdir: Path
-    params: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Sequence[Input] = ()
-    seed: int | None = None
-    stop_at: int | None = None
-    checks: int = 0
-    reported: list[tuple[str, float | None]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def check(self) -> None:
-        self.checks += 1
-        if self.checks == self.stop_at:
-            raise Cancelled
-
-    def progress(self, stage: str, fraction: float | None = None) -> None:
-        self.check()
-        self.reported.append((stage, fraction))
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 class Bench:

@@ -16,7 +16,7 @@ from inclavate.faces import watch
 from inclavate.faces.boundary import at_store, endpoint, error_response, in_pool, read_json, validate
 from inclavate.faces.openai import files, shapes
 from inclavate.faces.openai.forms import FilePart, FormReader
-from inclavate.faces.transfers import Upload, iterate
+from inclavate.faces.transfers import Upload, content_disposition, filename, iterate
 from inclavate.generators import TRANSCRIBE
 from inclavate.models import Artifact, Job, Owner, State
 
@@ -35,7 +35,10 @@ async def speech(request: Request, owner: Owner) -> Response:
     if isinstance(output, errors.ArtifactGone):
         return _refusal(request, job, output)
     chunks = await at_store(artifacts.read, output)
-    headers = _headers(job, output) | {"Content-Length": str(output.size)}
+    headers = _headers(job, output) | {
+        "Content-Length": str(output.size),
+        "Content-Disposition": content_disposition(filename(output)),
+    }
     return StreamingResponse(iterate(chunks), 200, headers, media_type=output.media_type)
 
 
