@@ -111,7 +111,11 @@ def test_the_upload_goes_with_its_job_and_the_transcript_stays(http: httpx.Clien
         ({"input": ""}, openai.BadRequestError, "input: It must be text, and not blank"),
         ({"input": "x" * 1_000_001}, openai.BadRequestError, "at most 1,000,000 characters; 1,000,001 came."),
         ({"voice": "alloy"}, openai.BadRequestError, "'alloy' is no voice of piper-joe; it has joe."),
-        ({"response_format": "mp3"}, openai.BadRequestError, "response_format: 'mp3' is not one of wav."),
+        (
+            {"response_format": "ogg"},
+            openai.BadRequestError,
+            "response_format: 'ogg' is not one of wav, pcm, flac, mp3",
+        ),
         ({"speed": 4.0}, openai.BadRequestError, "speed: It must be between 0.5 and 2.0, not 4.0."),
         ({"model": "tts-1"}, openai.UnprocessableEntityError, "No generator 'tts-1' for text-to-speech"),
         ({"model": "whisper-tiny.en"}, openai.UnprocessableEntityError, "there are: piper-joe"),

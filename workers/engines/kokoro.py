@@ -8,9 +8,14 @@ Its phonemizer is GPL-3.0-or-later; it is imported here and nowhere else, once a
 from __future__ import annotations
 
 import json
+import logging
 import os
+import shutil
+import tempfile
+import weakref
 import zipfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +43,11 @@ LANGUAGES = {
     "it": "it",
     "pt-br": "pt-br",
 }
+
+
+# It warns of each foreign word.
+_logger = logging.getLogger(f"{__name__}.phonemizer")
+_logger.setLevel(logging.ERROR)
 
 
 class Kokoro:
@@ -72,6 +82,9 @@ class Kokoro:
         self._types = input_dtypes(self._session)
         self._tokenizer = Tokenizer(vocab=_vocabulary(options) or embedded_vocab(self._session))
         self._phonemizers: dict[str, Any] = {}
+        self._copies = Path(tempfile.mkdtemp(prefix="inclavate-kokoro-"))
+        # At the process's end, after the phonemizers have removed what is theirs in it.
+        weakref.finalize(_logger, shutil.rmtree, self._copies, ignore_errors=True)
         with np.load(options["voices"]) as voices:
             self._styles = {name: voices[name].reshape(len(voices[name]), -1) for name in voices.files}
 
@@ -82,7 +95,8 @@ class Kokoro:
         yield from produce(run, asked, voice)
 
     def unload(self) -> None:
-        del self._session, self._phonemizers
+        del self._session
+        self._phonemizers.clear()
 
     def phonemes(self, text: str, language: str) -> str:
         """The text in the model's own letters; empty where nothing in it is spoken."""
@@ -112,10 +126,28 @@ class Kokoro:
         from phonemizer.backend import EspeakBackend
 
         if language not in self._phonemizers:
-            self._phonemizers[language] = EspeakBackend(
-                LANGUAGES[language], preserve_punctuation=True, with_stress=True, language_switch="remove-flags"
-            )
+            with self._copying_here():
+                self._phonemizers[language] = EspeakBackend(
+                    LANGUAGES[language],
+                    preserve_punctuation=True,
+                    with_stress=True,
+                    language_switch="remove-flags",
+                    logger=_logger,
+                )
         return self._phonemizers[language]
+
+    @contextmanager
+    def _copying_here(self) -> Iterator[None]:
+        """The phonemizer opens a temporary copy of its library. What is open needs no name, so a process that is
+        killed need not leave it.
+        """
+        usual, tempfile.tempdir = tempfile.tempdir, str(self._copies)
+        try:
+            yield
+        finally:
+            tempfile.tempdir = usual
+            for copy in self._copies.glob("*/*"):
+                copy.unlink()
 
 
 class _KokoroVoice:
