@@ -102,6 +102,7 @@ class HummingVoice:
 
     sample_rate = 8000
     language = "en"
+    joins_sentences = True
 
     def __init__(self, speed: float = 1.0) -> None:
         self._speed = speed

@@ -36,6 +36,7 @@ class Abrupt:
 
     sample_rate = RATE
     language = "en"
+    joins_sentences = True
 
     def __init__(self, *levels: float, seconds: float = 0.5) -> None:
         self.heard: list[str] = []
@@ -199,6 +200,14 @@ def test_an_unspeakable_piece_among_others_leaves_its_pause_and_no_more(tmp_path
     samples, _, cues = spoken(tmp_path, HummingVoice(), "...\n\nWords.\n\n***\n\nWords.", subtitles="vtt")
     assert [cue.text.strip() for cue in cues] == ["Words.", "Words."]
     assert max(silences(samples)) < 0.7 + KEPT_SECONDS + 0.01
+
+
+def test_short_sentences_are_said_together_only_where_that_sounds_better(tmp_path):
+    voice = Abrupt()
+    spoken(tmp_path, voice, "One. Two.\n\nThree.")
+    voice.joins_sentences = False
+    spoken(tmp_path, voice, "One. Two.\n\nThree.")
+    assert voice.heard == ["One. Two.", "Three.", "One.", "Two.", "Three."]
 
 
 def test_a_voice_gets_each_piece_in_one_clean_line(tmp_path):

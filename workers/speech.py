@@ -56,6 +56,10 @@ class Voice(Protocol):
     def language(self) -> str:
         """The code of what it speaks, as "en-us"."""
 
+    @property
+    def joins_sentences(self) -> bool:
+        """Whether several short sentences sound better said at once than one by one."""
+
     def say(self, text: str) -> Iterator[Samples]:
         """A few words (1..250 characters, or somewhat more) as float samples, mono, 1.0 being full scale, in one or
         several arrays; none where nothing in them can be spoken.
@@ -144,8 +148,8 @@ def _readable(asked: SpeechRequest) -> str:
 
 
 def _pieces(text: str, asked: SpeechRequest, voice: Voice) -> Iterator[Piece]:
-    """Whole sentences where their times matter, else as much at once as sounds best."""
-    by_sentence = asked.subtitles is not None or asked.max_duration_seconds < math.inf
+    """Single sentences where their times matter, else as much at once as sounds best."""
+    by_sentence = asked.subtitles is not None or asked.max_duration_seconds < math.inf or not voice.joins_sentences
     return (sentences if by_sentence else split)(text, language=_language(asked, voice))
 
 

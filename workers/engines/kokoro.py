@@ -154,6 +154,7 @@ class _KokoroVoice:
     """A `speech.Voice`."""
 
     sample_rate = SAMPLE_RATE
+    joins_sentences = True
 
     def __init__(self, model: Kokoro, style: np.ndarray, language: str, speed: float) -> None:
         self.language = language

@@ -99,6 +99,9 @@ class Piper:
 class _PiperVoice:
     """A `speech.Voice`."""
 
+    # The model itself is given one at a time.
+    joins_sentences = False
+
     def __init__(self, voice: PiperVoice, speaker: Speaker, speed: float) -> None:
         from piper import SynthesisConfig
 
