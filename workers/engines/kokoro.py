@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inclavate.errors import InferenceFailed
+from inclavate.errors import InferenceFailed, UnsupportedInput
 from inclavate.generators import SPEECH, Capability, Output, Run, blend_of
 from workers import subtitles
 from workers.encoding import FORMATS
@@ -90,6 +90,10 @@ class Kokoro:
 
     def generate(self, run: Run) -> Iterator[Output]:
         asked = read_request(run, self._capability)
+        if self._types["speed"].kind in "iu" and asked.speed != int(asked.speed):
+            raise UnsupportedInput(
+                f"params.speed: this export of the model takes whole numbers alone, not {asked.speed}.", param="speed"
+            )
         style = self._style(asked.voice or self._capability.builtin_voices[0])
         voice = _KokoroVoice(self, style, asked.language or next(iter(LANGUAGES)), asked.speed)
         yield from produce(run, asked, voice)
