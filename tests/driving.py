@@ -21,13 +21,14 @@ T = TypeVar("T")
 
 @dataclass
 class LocalRun:
-    """A run in this process. It stops at the check numbered `stop_at`."""
+    """A run in this process. It stops at the check numbered `stop_at`, or at the report `stop_on`."""
 
     workdir: Path
     params: Mapping[str, Any] = field(default_factory=dict)
     inputs: Sequence[Input] = ()
     seed: int | None = None
     stop_at: int | None = None
+    stop_on: tuple[str, float | None] | None = None
     checks: int = 0
     reported: list[tuple[str, float | None]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -39,6 +40,8 @@ class LocalRun:
 
     def progress(self, stage: str, fraction: float | None = None) -> None:
         self.check()
+        if (stage, fraction) == self.stop_on:
+            raise Cancelled
         self.reported.append((stage, fraction))
 
     def note(self, text: str) -> None:

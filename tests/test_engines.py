@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from inclavate.errors import InferenceFailed, InputUnreadable, UnsupportedInput
 from inclavate.generators import SPEECH, TRANSCRIBE, Cancelled, Capability, Generator, Input, Output
@@ -180,8 +182,10 @@ def test_progress_grows_within_each_stage_and_no_stage_returns(entry: Entry, who
 def test_a_cancel_at_any_check_leaves_nothing_and_the_engine_works_again(entry: Entry, bench, spoken, whole):
     engine, capability = bench.engine(entry.model), entry.capability()
     complete, produced = whole(entry.model)
-    for stop_at in sorted({1, (1 + complete.checks) // 2, complete.checks}):
-        stopped = fair_run(bench, capability, spoken, stop_at=stop_at)
+    # How often an engine checks while it computes is a matter of time, and what it reports is not.
+    middle, last = complete.reported[len(complete.reported) // 2], complete.reported[-1]
+    for where in ({"stop_at": 1}, {"stop_on": middle}, {"stop_on": last}):
+        stopped = fair_run(bench, capability, spoken, **where)
         with pytest.raises(Cancelled):
             list(engine.generate(stopped))
         assert list(stopped.workdir.iterdir()) == []
@@ -454,6 +458,24 @@ def test_a_blend_lies_between_its_voices_and_its_weights_count(bench):
     assert np.allclose(blend, 0.75 * first + 0.25 * second)
     assert blend.shape == first.shape == (510, 256)
     assert bench.speak("Hello.", "kokoro-82m", voice="jf_alpha:3+jm_kumo")[1].facts["duration_seconds"] > 0.2
+
+
+def test_a_cancel_ends_kokoro_in_the_middle_of_a_piece_and_it_works_again(bench):
+    engine = bench.engine("kokoro-82m")
+    run = bench.run({"text": f"{'A long piece of text, ' * 10}and its end."}, stop_at=3)
+    with pytest.raises(Cancelled):
+        list(engine.generate(run))
+    # The first report, and the first look while it computed; no piece was complete.
+    assert run.reported == [("generating", 0.0)]
+    assert list(run.workdir.iterdir()) == []
+    assert bench.speak("Hello.", "kokoro-82m")[1].facts["duration_seconds"] > 0.2
+
+
+@settings(deadline=None)
+@given(text=st.text(max_size=80))
+def test_kokoros_phonemizer_takes_any_text(bench, text):
+    phonemes = bench.engine("kokoro-82m").phonemes(" ".join(text.replace("\0", " ").split()), "en-us")
+    assert phonemes == phonemes.strip()
 
 
 def test_a_blend_of_a_voice_that_is_not_there_lists_those_that_are(bench):

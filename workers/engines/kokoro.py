@@ -14,7 +14,8 @@ import shutil
 import tempfile
 import weakref
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 
 SAMPLE_RATE = 24_000
 SPEED_RANGE = (0.5, 2.0)
-# The model takes 510; the shorter, the sooner a cancel is met.
+# The model takes 510, and hurries through the last of them.
 MAX_PHONEMES = 400
+# A piece takes many seconds on a slow machine, and a cancel waits for two.
+CHECK_SECONDS = 0.25
 # What the model was trained on and the phonemizer has, by the phonemizer's names. Japanese and Chinese need another
 # one: this reads their characters as their names.
 LANGUAGES = {
@@ -81,6 +84,7 @@ class Kokoro:
         self._session = onnxruntime.InferenceSession(_model(options["model"]), settings, providers=resolve_providers())
         self._types = input_dtypes(self._session)
         self._tokenizer = Tokenizer(vocab=_vocabulary(options) or embedded_vocab(self._session))
+        self._thread = ThreadPoolExecutor(1)
         self._phonemizers: dict[str, Any] = {}
         self._copies = Path(tempfile.mkdtemp(prefix="inclavate-kokoro-"))
         # At the process's end, after the phonemizers have removed what is theirs in it.
@@ -95,21 +99,23 @@ class Kokoro:
                 f"params.speed: this export of the model takes whole numbers alone, not {asked.speed}.", param="speed"
             )
         style = self._style(asked.voice or self._capability.builtin_voices[0])
-        voice = _KokoroVoice(self, style, asked.language or next(iter(LANGUAGES)), asked.speed)
+        voice = _KokoroVoice(self, style, asked.language or next(iter(LANGUAGES)), asked.speed, run.check)
         yield from produce(run, asked, voice)
 
     def unload(self) -> None:
+        self._thread.shutdown()
         del self._session
         self._phonemizers.clear()
 
     def phonemes(self, text: str, language: str) -> str:
         """The text in the model's own letters; empty where nothing in it is spoken."""
-        [heard] = self._phonemizer(language).phonemize([text], strip=True)
+        # A list without a line where it makes nothing of it.
+        heard = " ".join(self._phonemizer(language).phonemize([text], strip=True))
         known = self._tokenizer.known(" ".join(heard.split()))
         return known if any(letter.isalpha() for letter in known) else ""
 
-    def sound(self, phonemes: str, style: np.ndarray, speed: float) -> np.ndarray:
-        """At most 510 phonemes, spoken in a style of shape (510, 256)."""
+    def sound(self, phonemes: str, style: np.ndarray, speed: float, check: Callable[[], None]) -> np.ndarray:
+        """At most 510 phonemes, spoken in a style of shape (510, 256). `check` is called meanwhile, and may end it."""
         import numpy as np
 
         tokens = self._tokenizer.tokenize(phonemes)
@@ -120,7 +126,21 @@ class Kokoro:
             "speed": [speed],
         }
         inputs = {name: np.asarray(value, self._types[name]) for name, value in given.items()}
-        return self._session.run(None, inputs)[0].ravel()
+        return self._infer(inputs, check).ravel()
+
+    def _infer(self, inputs: Mapping[str, np.ndarray], check: Callable[[], None]) -> np.ndarray:
+        import onnxruntime
+
+        options = onnxruntime.RunOptions()
+        running = self._thread.submit(self._session.run, None, inputs, options)
+        try:
+            while not wait([running], CHECK_SECONDS).done:
+                check()
+        except BaseException:
+            options.terminate = True
+            wait([running])
+            raise
+        return running.result()[0]
 
     def _style(self, voice: str) -> np.ndarray:
         parts = {voice: 1.0} if voice in self._styles else blend_of(voice)
@@ -160,8 +180,11 @@ class _KokoroVoice:
     sample_rate = SAMPLE_RATE
     joins_sentences = True
 
-    def __init__(self, model: Kokoro, style: np.ndarray, language: str, speed: float) -> None:
+    def __init__(
+        self, model: Kokoro, style: np.ndarray, language: str, speed: float, check: Callable[[], None]
+    ) -> None:
         self.language = language
+        self._check = check
         self._model = model
         self._style = style
         self._speed = speed
@@ -170,7 +193,7 @@ class _KokoroVoice:
         from kokoro_onnx.chunker import split_phonemes
 
         for phonemes in split_phonemes(self._model.phonemes(text, self.language), MAX_PHONEMES):
-            yield self._model.sound(phonemes, self._style, self._speed)
+            yield self._model.sound(phonemes, self._style, self._speed, self._check)
 
 
 def _voice_names(path: Path) -> tuple[str, ...]:
