@@ -234,13 +234,13 @@ def test_a_text_with_nothing_to_speak_fails_and_leaves_no_file(bench, model, tex
 
 @pytest.mark.parametrize(
     "text",
-    ["Hello\0there", "\ud800 hello", "[[Wikipedia]] says hello", "[[ok", "😀", "<b>hello</b> & co", "hello " * 45],
+    ["Hello\0there", "\ud800 hello", "[[Wikipedia]] says hello", "[[ok", "<b>hello</b> & co", "hello " * 45],
 )
 def test_a_text_of_any_characters_is_spoken(bench, text):
     assert bench.speak(text)[1].facts["duration_seconds"] > 0.2
 
 
-@pytest.mark.parametrize("text", ["Hello\0there", "\ud800 hello", "[[ok", "😀", "<b>hello</b> & co"])
+@pytest.mark.parametrize("text", ["Hello\0there", "\ud800 hello", "[[ok", "<b>hello</b> & co"])
 def test_kokoro_speaks_a_text_of_any_characters(bench, text):
     assert bench.speak(text, "kokoro-82m")[1].facts["duration_seconds"] > 0.2
 
