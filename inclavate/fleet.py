@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import socket
 import time
@@ -13,6 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from django.conf import settings
+from django.db.models import Min
 
 from inclavate import database, errors
 from inclavate.generators import Capability
@@ -76,7 +78,8 @@ def stop(name: str) -> None:
 
 
 def offered(at: datetime | None = None) -> list[Offered]:
-    """Every model offered in the last 24 hours, by name; of several offers the newest counts.
+    """Every model offered in the last 24 hours, in the order of the models file of the worker that began first to
+    offer it; of several offers the newest counts.
 
     Without `at`, what was read within the last second may answer: each submit asks.
     """
@@ -99,10 +102,12 @@ def forget_offers() -> None:
 def _read_offers(at: datetime) -> list[Offered]:
     newest = Offer.objects.filter(seen_at__gte=at - timedelta(seconds=settings.OFFER_TTL_SECONDS))
     offers = {offer.model: offer for offer in newest.order_by("seen_at")}
+    # A worker's offers are written in its file's order, whose first is what clients take that name no model.
+    rank = dict(newest.values_list("model").annotate(Min("pk")))
     living = _living(at)
     return [
         Offered(Capability.from_json(offer.capability), name in living, offer.seen_at)
-        for name, offer in sorted(offers.items())
+        for name, offer in sorted(offers.items(), key=lambda item: rank.get(item[0], math.inf))
     ]
 
 

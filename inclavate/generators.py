@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -25,7 +26,8 @@ UNDERSTAND = "understand"
 class Capability:
     """All that a face needs to describe a model or to check a request against it.
 
-    `voices` are clips that this deployment registered, `builtin_voices` speakers in the weights. `languages` is
+    `voices` are clips that this deployment registered, `builtin_voices` speakers in the weights; `voice_languages` says
+    of a voice which language alone it speaks, `blends_voices` whether `voice` may mix some (`blend_of`). `languages` is
     empty where there is no choice. `speed_range` is (min, max), durations divide by it. `media_types` are those
     that `input_artifacts` may have beyond the contract's own.
     """
@@ -35,6 +37,8 @@ class Capability:
     task: str
     voices: tuple[str, ...] = ()
     builtin_voices: tuple[str, ...] = ()
+    blends_voices: bool = False
+    voice_languages: Mapping[str, str] = field(default_factory=dict)
     requires_speaker: bool = False
     accepts_speaker: bool = False
     requires_reference_text: bool = False
@@ -46,6 +50,7 @@ class Capability:
     streams: bool = False
     honours_seed: bool = False
     timestamps: tuple[str, ...] = ()
+    subtitles: tuple[str, ...] = ()
     media_types: tuple[str, ...] = ()
     input_modalities: tuple[str, ...] = ()
 
@@ -141,6 +146,49 @@ class Generator(Protocol):
         """Give the memory back."""
 
 
+# -- what a request's words mean ---------------------------------------------------------------------------------------
+
+MAX_BLENDED = 8
+MAX_SILENCE_SECONDS = 10.0
+
+
+def match_language(wanted: str, offered: Sequence[str]) -> str | None:
+    """Which of `offered` a language code asks for: "en_US" means "en-us", or "en" where there is no closer one, and
+    "en" the first of "en-gb", "en-us".
+    """
+    codes = {code.lower().replace("_", "-"): code for code in reversed(offered)}
+    code = wanted.strip().lower().replace("_", "-")
+    language = code.partition("-")[0]
+    if found := codes.get(code) or codes.get(language):
+        return found
+    regional = (given for given in offered if given.lower().replace("_", "-").startswith(f"{language}-"))
+    return next(regional, None) if code == language else None
+
+
+def blend_of(voice: str) -> dict[str, float]:
+    """The parts of a voice like "anna:0.6+ben:0.4", whose weights are made to sum to 1; a part without one has 1.
+
+    Raises `ValueError` with a sentence.
+    """
+    parts = voice.split("+")
+    if len(parts) > MAX_BLENDED:
+        raise ValueError(f"a blend has at most {MAX_BLENDED} voices, not {len(parts)}.")
+    weights: dict[str, float] = {}
+    for part in parts:
+        name, colon, number = (text.strip() for text in part.partition(":"))
+        if name in weights:
+            raise ValueError(f"{name!r} is in the blend twice.")
+        weights[name] = _weight(part, number) if colon else 1.0
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items()}
+
+
+def _weight(part: str, number: str) -> float:
+    if not re.fullmatch(r"\d{1,6}(\.\d{0,12})?|\.\d{1,12}", number, re.ASCII) or not float(number):
+        raise ValueError(f"a weight is a number above 0, as in 'anna:0.6+ben:0.4'; {part[:60]!r} has none.")
+    return float(number)
+
+
 # -- checking a request against a capability ---------------------------------------------------------------------------
 
 _SAMPLING = {"temperature": (0.0, 2.0), "top_p": (0.0, 1.0), "top_k": (0, 100_000), "repetition_penalty": (0.0, 10.0)}
@@ -172,7 +220,7 @@ class Check:
             raise self._invalid(
                 prompt, f"It has nothing to speak: no letter, digit or symbol in {_shown(self.params[prompt])}."
             )
-        self._choice("language", capability.languages)
+        self._language()
         self._choice("response_format", capability.formats or ("wav",))
         self._number("max_duration_seconds", 0.1, 86_400.0)
         for sampler, (low, high) in _SAMPLING.items():
@@ -184,14 +232,27 @@ class Check:
             if capability.speed_range:
                 self._number("speed", *capability.speed_range)
             self._typed("speed", (int, float), "a number")
+            self._silences()
+            if self.params.get("subtitles") is not None and not capability.subtitles:
+                raise self._invalid("subtitles", f"{capability.model} gives no subtitles; leave it out.")
+            self._choice("subtitles", capability.subtitles)
+
+    def _silences(self) -> None:
+        names = ("lead_silence_seconds", "tail_silence_seconds")
+        for name in names:
+            self._number(name, 0.0, MAX_SILENCE_SECONDS)
+        silence = sum(self.params.get(name) or 0.0 for name in names)
+        longest = self.params.get("max_duration_seconds")
+        if longest is not None and silence >= longest:
+            raise self._invalid(
+                "max_duration_seconds", f"{longest} s leave no room for speech beside {silence:g} s of silence."
+            )
 
     def _speaker(self) -> None:
         capability = self.capability
         voice = self._typed("voice", str, "a string")
-        known = (*capability.voices, *capability.builtin_voices)
-        if voice is not None and voice not in known:
-            there = f"it has {', '.join(known)}" if known else "it has none to choose"
-            raise self._invalid("voice", f"{voice!r} is no voice of {capability.model}; {there}.")
+        if voice is not None:
+            self._voice(voice)
         if self.input_count and not capability.accepts_speaker:
             raise errors.SpeakerUnsupported(
                 f"{capability.model} cannot speak like a clip; leave out input_artifacts and speaker_artifact.",
@@ -202,6 +263,29 @@ class Check:
         if capability.requires_speaker and voice is None and not self.input_count:
             raise self._invalid("voice", f"{capability.model} needs a voice or a speaker_artifact.")
         self._reference_text()
+
+    def _voice(self, voice: str) -> None:
+        capability = self.capability
+        known = (*capability.voices, *capability.builtin_voices)
+        parts = [voice]
+        if capability.blends_voices and voice not in known:
+            try:
+                parts = list(blend_of(voice))
+            except ValueError as error:
+                raise self._invalid("voice", f"In {_quoted(voice)}: {error}") from None
+        for part in parts:
+            if part not in known:
+                there = f"it has {', '.join(known)}" if known else "it has none to choose"
+                raise self._invalid("voice", f"{_quoted(part)} is no voice of {capability.model}; {there}.")
+        language, spoken = self.params.get("language"), capability.voice_languages.get(voice)
+        if language is not None and spoken is not None and match_language(language, [spoken]) is None:
+            raise self._invalid("language", f"The voice {voice!r} speaks {spoken}, not {_quoted(language)}.")
+
+    def _language(self) -> None:
+        offered = self.capability.languages
+        wanted = self._typed("language", str, "a string")
+        if wanted is not None and offered and match_language(wanted, offered) is None:
+            raise self._invalid("language", f"{_quoted(wanted)} is not one of {', '.join(offered)}.")
 
     def _reference_text(self) -> None:
         text = self._typed("reference_text", str, "a string")
@@ -223,7 +307,7 @@ class Check:
             raise errors.InvalidRequest(
                 f"One clip is transcribed at a time; input_artifacts has {self.input_count}.", param="input_artifacts"
             )
-        self._choice("language", self.capability.languages)
+        self._language()
         self._number("max_tokens", 1, 1_000_000)
         self._typed("thinking", bool, "true or false")
         if self.params.get("timestamps") and not self.capability.timestamps:
@@ -244,7 +328,7 @@ class Check:
     def _choice(self, field_name: str, options: Sequence[str]) -> None:
         value = self._typed(field_name, str, "a string")
         if value is not None and options and value not in options:
-            raise self._invalid(field_name, f"{value!r} is not one of {', '.join(options)}.")
+            raise self._invalid(field_name, f"{_quoted(value)} is not one of {', '.join(options)}.")
 
     def _number(self, field_name: str, low: float, high: float) -> None:
         value = self._typed(field_name, (int, float), "a number")
@@ -266,6 +350,10 @@ class Check:
 def _can_be_spoken(text: str) -> bool:
     """Whether it holds a letter, a digit or a symbol: punctuation and invisible characters alone make no sound."""
     return any(unicodedata.category(c)[0] in "LNS" for c in text)
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:59]}…")
 
 
 def _shown(value: object) -> str:

@@ -5,17 +5,47 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
 
-from inclavate.generators import Input
+from inclavate.generators import Cancelled, Input
 from workers.hosts import CancelledByRequest, DiedIdle, Done, EngineJob, Event, Failed, Host, Hosts, Produced
 
 TEST_MODELS = Path(__file__).with_name("models.toml")
 PATIENCE_SECONDS = 180.0
 T = TypeVar("T")
+
+
+@dataclass
+class LocalRun:
+    """A run in this process. It stops at the check numbered `stop_at`, or at the report `stop_on`."""
+
+    workdir: Path
+    params: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Sequence[Input] = ()
+    seed: int | None = None
+    stop_at: int | None = None
+    stop_on: tuple[str, float | None] | None = None
+    checks: int = 0
+    reported: list[tuple[str, float | None]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        self.checks += 1
+        if self.checks == self.stop_at:
+            raise Cancelled
+
+    def progress(self, stage: str, fraction: float | None = None) -> None:
+        self.check()
+        if (stage, fraction) == self.stop_on:
+            raise Cancelled
+        self.reported.append((stage, fraction))
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 def until(what: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:

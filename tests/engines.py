@@ -14,7 +14,9 @@ from typing import Any
 
 from inclavate.errors import InputUnreadable, UnsupportedInput
 from inclavate.generators import SPEECH, UNDERSTAND, Cancelled, Capability, Output, Run
+from workers import encoding, subtitles
 from workers.sound import WavWriter
+from workers.speech import produce, read_request
 
 SAMPLE_RATE = 16000
 SECONDS_PER_CHARACTER = 0.01
@@ -75,6 +77,47 @@ class Tone:
 
     def unload(self) -> None:
         pass
+
+
+class Hum:
+    """Speech as the real engines make it, in a voice that hums. Options are fields of its capability."""
+
+    @classmethod
+    def describe(cls, model: str, options: Mapping[str, Any]) -> Capability:
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+        fields = {"builtin_voices": ("anna", "ben"), "formats": encoding.FORMATS, "subtitles": subtitles.FORMATS}
+        return Capability(
+            model=model, modality="audio", task=SPEECH, sample_rate=HummingVoice.sample_rate, **fields | given
+        )
+
+    def load(self, options: Mapping[str, Any]) -> None:
+        self._capability = self.describe("this model", options)
+
+    def generate(self, run: Run) -> Iterator[Output]:
+        asked = read_request(run, self._capability)
+        yield from produce(run, asked, HummingVoice(asked.speed))
+
+    def unload(self) -> None:
+        pass
+
+
+class HummingVoice:
+    """Ten milliseconds a character, at half of full scale, between silences of its own; only what has letters."""
+
+    sample_rate = 8000
+    language = "en"
+    joins_sentences = True
+
+    def __init__(self, speed: float = 1.0) -> None:
+        self._speed = speed
+
+    def say(self, text: str) -> Iterator[Any]:
+        import numpy as np
+
+        if not any(character.isalnum() for character in text):
+            return
+        time = np.arange(round(len(text) * SECONDS_PER_CHARACTER / self._speed * self.sample_rate)) / self.sample_rate
+        yield np.pad(0.5 * np.cos(2 * np.pi * 300 * time), 800)
 
 
 class Echo:

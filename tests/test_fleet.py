@@ -58,6 +58,13 @@ def test_pruning_forgets_workers_after_a_day() -> None:
         fleet.find("a")
 
 
+def test_models_are_listed_as_the_first_workers_file_has_them() -> None:
+    fleet.register("w1", 1, [speaker("quick"), speaker("good"), speaker("best")])
+    assert list(ready()) == ["quick", "good", "best"]
+    fleet.register("w2", 1, [speaker("another"), speaker("best"), speaker("quick")])
+    assert list(ready()) == ["quick", "good", "best", "another"]
+
+
 def test_the_newest_offer_of_a_model_counts() -> None:
     fleet.register("w1", 1, [speaker(builtin_voices=("old",))])
     fleet.register("w2", 1, [speaker(builtin_voices=("new",))])

@@ -45,6 +45,10 @@ def test_capabilities_name_the_real_models_with_what_they_honour(http: httpx.Cli
     assert (joe["modality"], joe["task"], joe["requires_speaker"]) == ("audio", "text-to-speech", False)
     assert joe["limits"]["max_characters"] == 1_000_000
     assert "voices" not in joe
+    assert joe["formats"] == ["wav", "pcm", "flac", "mp3", "opus", "aac"]
+    assert (joe["languages"], joe["subtitles"]) == (["en-us"], ["srt", "vtt"])
+    kokoro = generators["kokoro-82m"]
+    assert (len(kokoro["builtin_voices"]), kokoro["blends_voices"], kokoro["sample_rate"]) == (5, True, 24_000)
     assert "requires_reference_text" not in joe
     assert (tiny["modality"], tiny["task"], tiny["kind"]) == ("text", "transcribe", "understand")
     assert tiny["input_modalities"] == ["audio"]
@@ -86,6 +90,18 @@ def test_a_job_is_accepted_watched_finished_and_downloaded(platform: Platform, h
     assert audio.content[:4] == b"RIFF"
     assert audio.headers["content-type"] == "audio/wav"
     assert (meta["size_bytes"], meta["digest"]) == (len(audio.content), hashlib.sha256(audio.content).hexdigest())
+
+
+def test_subtitles_are_a_second_artifact_under_their_own_name(platform: Platform, http: httpx.Client) -> None:
+    params = {"text": "One sentence. Another one.", "subtitles": "srt", "response_format": "mp3", "language": "en"}
+    job = platform.submit(model="test-hum", modality="audio", params=params)
+    sound, titles = platform.until_state(job["id"], "completed")["output_artifacts"]
+    metas = [http.get(f"/v1/artifacts/{output}/meta").json() for output in (sound, titles)]
+    assert [meta["media_type"] for meta in metas] == ["audio/mpeg", "application/x-subrip"]
+    assert metas[1]["facts"] == {"cues": 2}
+    answer = http.get(f"/v1/artifacts/{titles}")
+    assert answer.text.startswith("1\n00:00:00,000 --> 00:00:00,")
+    assert answer.headers["content-disposition"] == f'attachment; filename="{titles}.srt"'
 
 
 def test_params_come_only_where_they_are_asked_for(platform: Platform, http: httpx.Client) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+import soundfile
 
 from tests.driving import until
 from tests.platforms import Platform
@@ -70,6 +71,39 @@ def test_streaming_response_writes_a_file_and_names_the_artifact(
         assert http.get(f"/v1/artifacts/{artifact}").content == target.read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("response_format", "media_type", "ending"),
+    [
+        ("wav", "audio/wav", "wav"),
+        ("pcm", "audio/pcm", "pcm"),
+        ("flac", "audio/flac", "flac"),
+        ("mp3", "audio/mpeg", "mp3"),
+        ("opus", "audio/ogg", "ogg"),
+        ("aac", "audio/aac", "aac"),
+    ],
+)
+def test_each_of_openais_formats_comes_under_its_own_type(
+    platform: Platform, sdk: openai.OpenAI, response_format: Any, media_type: str, ending: str
+) -> None:
+    response = sdk.audio.speech.with_raw_response.create(
+        model="test-hum", voice="anna:2+ben", input=SENTENCE, response_format=response_format
+    )
+    artifact = response.headers["x-dppan-artifact-id"]
+    assert response.headers["content-type"] == media_type
+    assert response.headers["content-disposition"] == f'attachment; filename="{artifact}.{ending}"'
+    with platform.http as http:
+        kept = http.get(f"/v1/artifacts/{artifact}")
+    assert (kept.headers["content-type"], kept.content) == (media_type, response.content)
+    if response_format == "pcm":
+        seconds = len(response.content) / 2 / 24_000
+    elif response_format != "aac":
+        samples, rate = soundfile.read(io.BytesIO(response.content))
+        seconds = len(samples) / rate
+    else:
+        seconds = response.content.count(response.content[:4]) * 1024 / 8000
+    assert seconds == pytest.approx(len(SENTENCE) * 0.01, abs=0.6)
+
+
 @pytest.mark.parametrize("how", ["path", "bytes", "tuple", "file"])
 def test_transcription_hears_what_was_said(sdk: openai.OpenAI, spoken: bytes, tmp_path: Path, how: str) -> None:
     path = tmp_path / "clip.wav"
@@ -111,10 +145,14 @@ def test_the_upload_goes_with_its_job_and_the_transcript_stays(http: httpx.Clien
         ({"input": ""}, openai.BadRequestError, "input: It must be text, and not blank"),
         ({"input": "x" * 1_000_001}, openai.BadRequestError, "at most 1,000,000 characters; 1,000,001 came."),
         ({"voice": "alloy"}, openai.BadRequestError, "'alloy' is no voice of piper-joe; it has joe."),
-        ({"response_format": "mp3"}, openai.BadRequestError, "response_format: 'mp3' is not one of wav."),
+        (
+            {"response_format": "ogg"},
+            openai.BadRequestError,
+            "response_format: 'ogg' is not one of wav, pcm, flac, mp3",
+        ),
         ({"speed": 4.0}, openai.BadRequestError, "speed: It must be between 0.5 and 2.0, not 4.0."),
         ({"model": "tts-1"}, openai.UnprocessableEntityError, "No generator 'tts-1' for text-to-speech"),
-        ({"model": "whisper-tiny.en"}, openai.UnprocessableEntityError, "there are: piper-joe"),
+        ({"model": "whisper-tiny.en"}, openai.UnprocessableEntityError, "there are: piper-joe, kokoro-82m"),
         ({"extra_body": {"speaker_artifact": "x"}}, openai.BadRequestError, "speaker_artifact: 'x' is no id"),
         (
             {"extra_body": {"speaker_artifact": "7d444840-9dc0-41d1-b245-5ffdce74fad2"}},

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
 _UNKNOWN_SIZE = 0xFFFFFFFF
-_MAX_DATA_BYTES = 0xFFFFFFFF - _HEADER.size
+_MAX_DATA_BYTES = _UNKNOWN_SIZE - _HEADER.size
 # Playlists and "concat" scripts name other files and addresses, so only formats that hold their own sound are opened.
 _FORMATS = "wav,w64,mp3,flac,ogg,matroska,webm,mov,mp4,m4a,avi,aac,aiff,au,caf,amr"
 # Of FFmpeg's sample formats: numpy's name, the value of silence, and that of full scale less silence.
@@ -37,17 +37,19 @@ _BROKEN = "The input's audio is broken and cannot be decoded."
 class WavWriter:
     """A 16-bit PCM WAV file, written as its samples come; the header's sizes are right once it is closed.
 
-    Leaving the `with` because of an error removes the file.
+    Until then they are 0xFFFFFFFF, for those who hear it while it grows. Leaving the `with` because of an error removes
+    the file.
     """
+
+    media_type = "audio/wav"
 
     def __init__(self, path: Path, sample_rate: int, channels: int = 1) -> None:
         self.path = path
         self.sample_rate = sample_rate
         self.channels = channels
         self.frames = 0
-        # Unbuffered, for those who hear it while it grows; to them its sizes are unknown.
         self._file = path.open("wb", buffering=0)
-        self._write_header(_UNKNOWN_SIZE, _UNKNOWN_SIZE)
+        self._file.write(self._header(None))
 
     @property
     def duration_seconds(self) -> float:
@@ -55,7 +57,7 @@ class WavWriter:
 
     def write(self, samples: np.ndarray[Any, Any]) -> None:
         """Append samples of shape (frames,) or (frames, channels): int16, or floats that are clipped to -1..1."""
-        data = _as_pcm(samples).tobytes()
+        data = as_pcm(samples).tobytes()
         frame_bytes = 2 * self.channels
         if self.frames * frame_bytes + len(data) > _MAX_DATA_BYTES:
             raise InferenceFailed("The audio is longer than a WAV file can hold (4 GiB).")
@@ -65,14 +67,15 @@ class WavWriter:
     def close(self) -> None:
         if not self._file.closed:
             self._file.seek(0)
-            size = self.frames * 2 * self.channels
-            self._write_header(36 + size, size)
+            self._file.write(self._header(self.frames))
             self._file.close()
 
-    def _write_header(self, whole: int, size: int) -> None:
+    def _header(self, frames: int | None) -> bytes:
         frame_bytes = 2 * self.channels
+        size = _UNKNOWN_SIZE if frames is None else frames * frame_bytes
+        whole = _UNKNOWN_SIZE if frames is None else 36 + size
         fmt = (16, 1, self.channels, self.sample_rate, self.sample_rate * frame_bytes, frame_bytes, 16)
-        self._file.write(_HEADER.pack(b"RIFF", whole, b"WAVE", b"fmt ", *fmt, b"data", size))
+        return _HEADER.pack(b"RIFF", whole, b"WAVE", b"fmt ", *fmt, b"data", size)
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +90,8 @@ class WavWriter:
             self.path.unlink(missing_ok=True)
 
 
-def _as_pcm(samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def as_pcm(samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """int16 as it is, floats scaled to it: beyond -1..1 clipped, and what is no number silence."""
     import numpy as np
 
     if samples.dtype == np.int16:

@@ -87,6 +87,8 @@ class Generator:
     ready: bool = True
     voices: tuple[str, ...] = ()
     builtin_voices: tuple[str, ...] = ()
+    blends_voices: bool = False
+    voice_languages: Mapping[str, str] | None = None
     requires_speaker: bool = False
     requires_reference_text: bool = False
     speed_range: tuple[float, float] | None = None
@@ -96,6 +98,7 @@ class Generator:
     sample_rate: int | None = None
     streams: bool = False
     timestamps: tuple[str, ...] = ()
+    subtitles: tuple[str, ...] = ()
     media_types: tuple[str, ...] = ()
     input_modalities: tuple[str, ...] = ()
 

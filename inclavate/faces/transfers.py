@@ -25,7 +25,7 @@ _BATCH_BYTES = 2**20
 _BATCH_CHUNKS = 512
 _INERT = re.compile(r"(audio|video)/[\w.+-]+|image/(png|jpeg|webp|gif|bmp|tiff|avif)|text/plain", re.ASCII)
 # What Python's own table lacks.
-_AUDIO_EXTENSIONS = {
+_EXTENSIONS = {
     "audio/wav": ".wav",
     "audio/wave": ".wav",
     "audio/vnd.wave": ".wav",
@@ -33,6 +33,10 @@ _AUDIO_EXTENSIONS = {
     "audio/ogg": ".ogg",
     "audio/mp3": ".mp3",
     "audio/mp4": ".m4a",
+    "audio/aac": ".aac",
+    "audio/pcm": ".pcm",
+    "application/x-subrip": ".srt",
+    "text/vtt": ".vtt",
 }
 _RANGE = re.compile(r"\s*([0-9]*)\s*-\s*([0-9]*)\s*", re.ASCII)
 
@@ -205,7 +209,7 @@ def _headers(artifact: Artifact) -> dict[str, str]:
 def filename(artifact: Artifact) -> str:
     """What a download is called: as its uploader called it, else by its id and its type's usual ending."""
     essence = artifact.media_type.partition(";")[0].strip().lower()
-    ending = _AUDIO_EXTENSIONS.get(essence) or mimetypes.guess_extension(essence) or ".bin"
+    ending = _EXTENSIONS.get(essence) or mimetypes.guess_extension(essence) or ".bin"
     return artifact.filename or f"{artifact.pk}{ending}"
 
 

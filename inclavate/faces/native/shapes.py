@@ -216,9 +216,12 @@ def generator_json(offered: Offered) -> dict[str, Any]:
         shown["requires_reference_text"] = True
     if c.sample_rate:
         shown["sample_rate"] = c.sample_rate
-    if c.streams:
-        shown["streams"] = True
-    lists = ("voices", "builtin_voices", "languages", "formats", "timestamps", "media_types")
+    for name in ("streams", "blends_voices"):
+        if getattr(c, name):
+            shown[name] = True
+    if c.voice_languages:
+        shown["voice_languages"] = dict(c.voice_languages)
+    lists = ("voices", "builtin_voices", "languages", "formats", "timestamps", "subtitles", "media_types")
     return shown | {name: list(values) for name in lists if (values := getattr(c, name))}
 
 

@@ -28,6 +28,21 @@ _FILE_STATUS = {Artifact.State.READY: "processed", Artifact.State.PENDING: "uplo
 # The contract's own list; a model's `media_types` come on top.
 AUDIO_TYPES = {"audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave", "audio/mpeg", "audio/mp3"}
 
+# Fields of a speech request that are params of the same name.
+_SPEECH_PARAMS = (
+    "voice",
+    "response_format",
+    "speed",
+    "reference_text",
+    "language",
+    "instruct",
+    "max_duration_seconds",
+    "lead_silence_seconds",
+    "tail_silence_seconds",
+    "normalize",
+    "subtitles",
+)
+
 
 class SpeechRequest(BaseModel):
     """`POST /v1/audio/speech`. SDKs send extras: what is not named here is ignored."""
@@ -44,6 +59,10 @@ class SpeechRequest(BaseModel):
     language: Any = None
     instruct: Any = None
     max_duration_seconds: Any = None
+    lead_silence_seconds: Any = None
+    tail_silence_seconds: Any = None
+    normalize: Any = None
+    subtitles: Any = None
     stream_format: str | None = None
 
     def submission(self, key_header: str | None) -> jobs.Submission:
@@ -51,8 +70,7 @@ class SpeechRequest(BaseModel):
             raise errors.InvalidRequest(
                 f"stream_format must be audio or sse, not {self.stream_format[:40]!r}.", param="stream_format"
             )
-        passed = ("voice", "response_format", "speed", "reference_text", "language", "instruct", "max_duration_seconds")
-        params = {"text": self.input} | {name: getattr(self, name) for name in passed}
+        params = {"text": self.input} | {name: getattr(self, name) for name in _SPEECH_PARAMS}
         speaker = self.speaker_artifact
         return jobs.Submission(
             model=self.model,

@@ -13,7 +13,7 @@ from inclavate import artifacts, errors, fleet, jobs
 from inclavate.faces.boundary import at_store, endpoint, in_pool, read_json, validate
 from inclavate.faces.openai import files, live, shapes, waiting
 from inclavate.faces.openai.forms import FilePart, FormReader
-from inclavate.faces.transfers import Upload, iterate
+from inclavate.faces.transfers import Upload, content_disposition, filename, iterate
 from inclavate.generators import TRANSCRIBE
 from inclavate.models import Artifact, Owner
 
@@ -34,7 +34,10 @@ async def speech(request: Request, owner: Owner) -> Response:
     if isinstance(output, errors.ArtifactGone):
         return waiting.refusal(request, job, output)
     chunks = await at_store(artifacts.read, output)
-    headers = waiting.headers(job, output) | {"Content-Length": str(output.size)}
+    headers = waiting.headers(job, output) | {
+        "Content-Length": str(output.size),
+        "Content-Disposition": content_disposition(filename(output)),
+    }
     return StreamingResponse(iterate(chunks), 200, headers, media_type=output.media_type)
 
 
