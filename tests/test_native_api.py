@@ -175,7 +175,7 @@ BAD_REQUESTS = [
     (
         TONE | {"params": {"text": "...!"}},
         400,
-        'text: It has nothing to speak: no letter, digit or symbol in "...!".',
+        'text: It has nothing to speak: no letter, digit or spoken symbol in "...!".',
     ),
     (TONE | {"params": {"text": "\u200b\u200b"}}, 400, "params.text: It has nothing to speak"),
     (TONE | {"params": {}}, 400, "params.text: It is required."),

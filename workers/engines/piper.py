@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from inclavate.errors import InferenceFailed, UnsupportedInput
 from inclavate.generators import SPEECH, Capability, Output, Run
 from workers.sound import WavWriter
-from workers.text import split_text
+from workers.text import split
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,7 +80,7 @@ class Piper:
         import numpy as np
 
         done = 0
-        for piece in split_text(text):
+        for piece in (piece.text for piece in split(text)):
             parts = list(self._phonemes(piece))
             for place, phonemes in enumerate(parts):
                 run.progress("generating", (done + len(piece) * place / len(parts)) / len(text))
