@@ -303,17 +303,15 @@ def can_be_spoken(text: str) -> bool:
 
 
 def _is_spoken(character: str) -> bool:
-    match unicodedata.category(character)[0], unicodedata.category(character):
-        case "L" | "N", _:
-            return character not in _BLANK_LETTERS
-        case _, "Sc":
-            return True
-        case _, "Sm":
-            return character not in _MARKUP
-        case _, "So":
-            # "℃" and "™" are written with letters; "★" is but a picture.
-            return any(unicodedata.category(c)[0] in "LN" for c in unicodedata.normalize("NFKC", character))
-    return character in _SPOKEN_MARKS
+    if character in _SPOKEN_MARKS:
+        return True
+    category = unicodedata.category(character)
+    if category == "So":
+        # "℃" and "™" are written with letters; "★" is but a picture.
+        return any(unicodedata.category(c)[0] in "LN" for c in unicodedata.normalize("NFKC", character))
+    if category == "Sm":
+        return character not in _MARKUP
+    return category == "Sc" or (category[0] in "LN" and character not in _BLANK_LETTERS)
 
 
 def _shown(value: object) -> str:
