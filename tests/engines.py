@@ -73,6 +73,14 @@ class Tone:
         pass
 
 
+class Params(Tone):
+    """A tone whose note is the parameters that the engine got."""
+
+    def generate(self, run: Run) -> Iterator[Output]:
+        run.note(json.dumps(run.params))
+        yield from super().generate(run)
+
+
 class Echo:
     """Reads its inputs and answers with their text, after the prompt; `step_seconds` for each of `steps` steps."""
 

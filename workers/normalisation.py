@@ -225,8 +225,11 @@ class _Reader:
             case "fence":
                 self._lines.append(token.content.rstrip("\n"))
                 self._end_block()
-            case "paragraph_close" | "table_close":
+            case "table_close":
                 self._end_block()
+            case "paragraph_close" if not token.hidden:
+                # In a list, too, those with blank lines between them.
+                self._blank()
 
     def _inline(self, text: str) -> None:
         if self._cells is not None:
@@ -237,7 +240,11 @@ class _Reader:
         self._lead = ""
 
     def _end_block(self) -> None:
-        if self._lines and self._lines[-1] and not self._lists:
+        if not self._lists:
+            self._blank()
+
+    def _blank(self) -> None:
+        if self._lines and self._lines[-1]:
             self._lines.append("")
 
 

@@ -11,7 +11,7 @@ from unicode_rbnf import FormatPurpose, RbnfEngine
 MAX_DIGITS = 15
 # Languages whose numbers need no gender or case from the words around them, one aside.
 _LANGUAGES = frozenset(("da", "de", "es", "fr", "it", "nl", "pt", "sv", "tr"))
-_WHOLE = re.compile(r"(?<![\w.,:/’'+−–°%$€£¥#-])\d{1,15}(?![\w:/’'–°%$€£¥-]|[.,]\S|\.)")
+_WHOLE = re.compile(r"(?<![\w.,:/’'+−–°%$€£¥#-])\d{1,15}(?![\w:/’'–-]|\s?[°%$€£¥]|[.,]\S|\.)")
 
 
 def cardinal(number: int, language: str = "en") -> str:

@@ -44,6 +44,8 @@ class SpeechRequest(BaseModel):
     language: Any = None
     instruct: Any = None
     max_duration_seconds: Any = None
+    normalize: Any = None
+    lexicon: Any = None
     stream_format: str | None = None
 
     def submission(self, key_header: str | None) -> jobs.Submission:
@@ -51,7 +53,10 @@ class SpeechRequest(BaseModel):
             raise errors.InvalidRequest(
                 f"stream_format: only 'audio' is served, not {self.stream_format[:40]!r}.", param="stream_format"
             )
-        passed = ("voice", "response_format", "speed", "reference_text", "language", "instruct", "max_duration_seconds")
+        passed = (
+            *("voice", "response_format", "speed", "reference_text", "language", "instruct", "max_duration_seconds"),
+            *("normalize", "lexicon"),
+        )
         params = {"text": self.input} | {name: getattr(self, name) for name in passed}
         speaker = self.speaker_artifact
         return jobs.Submission(
