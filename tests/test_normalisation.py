@@ -255,6 +255,13 @@ SAID = {
     "1,2,3 and (4)": "one, two, three and (four)",
     "He was 5. Then 6!": "He was five. Then six!",
     "10k and 5bn": "ten thousand and five billion",
+    "The ratio is 3:1. It": "The ratio is three to one. It",
+    "Ali vs. Mr. T": "Ali versus Mister T",
+    "call 020 7946 0958": "call zero two zero, seven nine four six, zero nine five eight",
+    "ISBN 978-3-16-148410-0": ("ISBN nine seven eight, three, one six, one four eight four one zero, zero"),
+    "Mon-Fri 9-5, 20/20": "Monday to Friday nine to five, twenty twenty",
+    "Tue. 10:30am": "Tuesday ten thirty AM",
+    "3/4 tsp. salt, +/- 10%": "three quarters teaspoons salt, plus or minus ten percent",
     "apples and/or pears": "apples and or pears",
     "Plain words stay: naïve café, 日本.": "Plain words stay: naïve café, 日本.",
 }
@@ -339,5 +346,5 @@ def test_any_text_can_be_said(text):
     ],
 )
 def test_a_long_hostile_text_takes_as_long_as_a_plain_one(unit):
-    text = (unit * (300_000 // len(unit) + 1))[:300_000]
+    text = (unit * (100_000 // len(unit) + 1))[:100_000]
     assert spoken(readable(text), "en-us") or not has_speech(text)

@@ -81,6 +81,14 @@ def _month(name: str) -> str:
     return next(month for month in _MONTHS if month.startswith(name[:3]))
 
 
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_DAY = "Mon|Tues|Tue|Wed|Thurs|Thur|Thu|Fri|Sat|Sun"
+
+
+def _weekday(name: str) -> str:
+    return next(day for day in _DAYS if day.startswith(name[:3]))
+
+
 def _date(day: str, month: str, year_digits: str | None, *, is_british: bool) -> str:
     said = f"the {ordinal(int(day))} of {month}" if is_british else f"{month} {ordinal(int(day))}"
     return f"{said}, {_year(year_digits)}" if year_digits else said
@@ -348,7 +356,7 @@ def _feet_and_inches(match: Match) -> str:
 
 def _fraction(match: Match) -> str:
     whole, above, below = match["whole"], match["above"], match["below"]
-    if not whole and (above, below) in (("24", "7"), ("9", "11"), ("50", "50")):
+    if not whole and (above, below) in (("24", "7"), ("9", "11"), ("50", "50"), ("20", "20")):
         return f"{cardinal(int(above))} {cardinal(int(below))}"
     if above == below or (below in ("10", "100") and int(above) <= int(below) and not whole):
         return f"{f'{cardinal(int(whole))} ' if whole else ''}{cardinal(int(above))} out of {cardinal(int(below))}"
@@ -547,8 +555,16 @@ _WORDS: Final = {
     "min.": "minimum",
     "max.": "maximum",
     "dept.": "department",
+    "tsp": "teaspoons",
+    "tsp.": "teaspoons",
+    "tbsp": "tablespoons",
+    "tbsp.": "tablespoons",
     "govt.": "government",
 }
+
+
+# More always follows these.
+_WITHIN: Final = frozenset(("e.g.", "i.e.", "vs.", "cf.", "approx.", "incl.", "est."))
 
 
 def _one_of(words: dict[str, str]) -> str:
@@ -568,7 +584,7 @@ def _counter(match: Match) -> str:
 
 
 def _word(match: Match) -> str:
-    return _WORDS[match[1]] + _kept_stop(match)
+    return _WORDS[match[1]] + ("" if match[1] in _WITHIN and match.end() < len(match.string) else _kept_stop(match))
 
 
 # -- signs -------------------------------------------------------------------------------------------------------------
@@ -640,6 +656,7 @@ _TELEPHONES: Final = (
         _telephone,
     ),
     _rule(r"(?<![\w.-])(?:1-)?(?:\([0-9]{3}\) ?|[0-9]{3}[-. ])[0-9]{3}[-.][0-9]{4}(?![\w-])", _telephone),
+    _rule(r"(?<![\w.-])0[0-9]{2,4}(?: [0-9]{3,4}){1,3}(?![\w-])", _telephone),
     _rule(r"(?<=[Cc]all )[0-9]{3}-[0-9]{4}(?![\w-])|(?<![\w.-])555-[0-9]{4}(?![\w-])", _telephone),
 )
 
@@ -658,6 +675,12 @@ def _dates(*, is_british: bool) -> tuple[_Rule, ...]:
     )
 
 
+# Codes such as an ISBN; dates are said before.
+_CODES_IN_GROUPS = _rule(r"(?<![\w.-])[0-9]{1,7}(?:-[0-9]{1,7}){2,6}(?![\w-])", _telephone)
+_WEEKDAYS: Final = (
+    _rule(rf"\b({_DAY})[-–]({_DAY})\b", lambda match: f"{_weekday(match[1])} to {_weekday(match[2])}"),
+    _rule(rf"\b({_DAY})\.(?=,? (?:[0-9]|{_MONTH}))", lambda match: _weekday(match[1])),
+)
 _TEXT_DATES: Final = (
     _rule(
         rf"(?:\b[Tt]he )?(?<![\w.,:/$-])([0-9]{{1,2}})(?:st|nd|rd|th)?(?:{_TO}([0-9]{{1,2}})(?:st|nd|rd|th)?)?"
@@ -682,11 +705,15 @@ _TIMES: Final = (
     ),
     _rule(rf"(?<![\w:.,$])(?P<hour>1[0-2]|0?[1-9])\s?{_HALF}(?!\w)", _hour),
 )
+# Between numbers before they are words.
+_RELATIONS: Final = (
+    _rule(rf"(?<=[\w)%°²³])\s({_SIGN})\s(?=[\w(.√π∞$£€-])", lambda match: f" {_OPERATORS[match[1]]} "),
+    _rule(rf"(?<![\w<>~+=])([{''.join(map(re.escape, _PREFIXES))}])\s?(?=[$£€]?\.?[0-9])", _prefix),
+)
 _AMOUNT = rf"(?P<amount>{_NUMBER})"
 _SIGNS = "[" + "".join(_MONEY) + "]"
 _MONIES: Final = (
     _rule(rf"(?<!\S)[-−](?={_SIGNS}[0-9])", "minus "),
-    _rule(rf"(?<!\S)~(?={_SIGNS}[0-9])", "about "),
     _rule(
         rf"(?:(?<!\w)(?P<country>US|AU|CA|NZ|HK|A|C|S))?(?P<sign>{_SIGNS})\s?{_AMOUNT}"
         rf"(?:{_TO}{_SIGNS}?(?P<upper>{_NUMBER}))?{_SCALE}(?!\w)",
@@ -705,6 +732,7 @@ _DOTTED: Final = (
     ),
     _rule(rf"{_ALONE}[0-9]{{1,15}}(?:\.[0-9]{{1,15}}){{2,8}}(?!\w|\.\w)", _dotted_number),
 )
+_PLUS_OR_MINUS = _rule(r"(?<![\w+])\+/[-−–](?=\s?[0-9.$£€])", "±")
 _NEGATIVE = _rule(r"(?<![\w)\]}.,:/%°'\"’-])[-−](?=\.?[0-9])", "minus ")
 _QUANTITIES: Final = (
     _rule(r"(?<![\w.])([1-9])['’′]\s?(1[01]|[0-9])(?:[\"”″]|'')", _feet_and_inches),
@@ -750,7 +778,7 @@ _NUMBERS: Final = (
     _rule(rf"(?<![\w.,–—-])({_NUMBER})[-–—]({_NUMBER})(?![\w%-]|[.–—][0-9])", _range),
     _rule(rf"{_ALONE}({_NUMBER}) – ({_NUMBER})(?![\w%-]|[.–—][0-9])", _range),
     _rule(
-        r"(?<![\w.])([0-9]{1,4}):([0-9]{1,4})(?![\w:.])",
+        r"(?<![\w.])([0-9]{1,4}):([0-9]{1,4})(?![\w:]|\.[0-9])",
         lambda match: f"{decimal(match[1])} to {decimal(match[2])}",
     ),
     _rule(
@@ -765,9 +793,7 @@ _SIGN_RULES: Final = (
     _rule(r"\b([CFJ])#(?!\w)", r"\1 sharp"),
     _rule(r"(?<![\w#&])#(?=[A-Za-z])", "hashtag "),
     _rule(r"(?<![\w@.])@(?=\w)", "at "),
-    _rule(rf"(?<=[\w)%°²³])\s({_SIGN})\s(?=[\w(.√π∞$£€-])", lambda match: f" {_OPERATORS[match[1]]} "),
     _rule(r"(?<=[0-9])([+=×÷*<>≤≥≈≠])(?=[0-9])", lambda match: f" {_OPERATORS[match[1]]} "),
-    _rule(rf"(?<![\w<>~+=])([{''.join(map(re.escape, _PREFIXES))}])\s?(?=[0-9.])", _prefix),
     _rule(r"(?<=[0-9]) - (?=[0-9.]+ (?:=|equals))", " minus "),
     _rule(r"(?<=[0-9])\s?%", " percent"),
     _rule(r"(?<=[0-9])°", " degrees"),
@@ -783,11 +809,15 @@ _PLAIN_NUMBERS: Final = (
 
 def _rules(*, is_british: bool) -> tuple[_Rule, ...]:
     return (
+        _PLUS_OR_MINUS,
         *_ADDRESSES,
         *_TELEPHONES,
         *_dates(is_british=is_british),
+        _CODES_IN_GROUPS,
+        *_WEEKDAYS,
         *_TEXT_DATES,
         *_TIMES,
+        *_RELATIONS,
         *_MONIES,
         *_DOTTED,
         _NEGATIVE,
