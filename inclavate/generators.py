@@ -299,7 +299,7 @@ def can_be_spoken(text: str) -> bool:
     """Whether it holds a letter, a digit or a symbol that has a name; emoji, punctuation and what marks up text alone
     make no sound.
     """
-    return any(map(_is_spoken, EMOJI.sub("", text)))
+    return any(map(_is_spoken, set(EMOJI.sub("", text))))
 
 
 def _is_spoken(character: str) -> bool:
