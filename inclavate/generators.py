@@ -191,6 +191,26 @@ def _weight(part: str, number: str) -> float:
 
 # -- checking a request against a capability ---------------------------------------------------------------------------
 
+MAX_LEXICON_ENTRIES = 200
+MAX_LEXICON_CHARACTERS = 100
+
+# Keycaps, flags, pictures with skin tones or joined, and what stands before a selector of the coloured style.
+_PICTURES = (
+    "\u231a\u231b\u2328\u23cf\u23e9-\u23f3\u23f8-\u23fa\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe"
+    "\u2600-\u266c\u2670-\u2775\u2794-\u27bf\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55"
+    "\U0001f000-\U0001f0ff\U0001f170\U0001f171\U0001f17e\U0001f17f\U0001f18e\U0001f191-\U0001f19a"
+    "\U0001f1e6-\U0001f1ff\U0001f201\U0001f202\U0001f21a\U0001f22f\U0001f232-\U0001f23a\U0001f250\U0001f251"
+    "\U0001f260-\U0001f265\U0001f300-\U0001f6ff\U0001f780-\U0001f7ff\U0001f900-\U0001faff"
+)
+EMOJI = re.compile(
+    f"(?:[0-9#*]\ufe0f?\u20e3|[{_PICTURES}]|[\u00a9\u00ae\u203c\u2049\u2100-\u2bff\u3030\u303d\u3297\u3299]\ufe0f)"
+    "[\ufe0e\ufe0f\u200d\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"
+)
+# Letters to Unicode that show nothing.
+_BLANK_LETTERS = frozenset("\u115f\u1160\u3164\uffa0")
+_MARKUP = frozenset("<=>|~")
+_SPOKEN_MARKS = frozenset("%‰‱&@§°©®")
+
 _SAMPLING = {"temperature": (0.0, 2.0), "top_p": (0.0, 1.0), "top_k": (0, 100_000), "repetition_penalty": (0.0, 10.0)}
 
 
@@ -216,9 +236,9 @@ class Check:
         capability = self.capability
         prompt = "text" if capability.task == SPEECH else "prompt"
         self._text(prompt, required=True)
-        if not _can_be_spoken(self.params[prompt]):
+        if not can_be_spoken(self.params[prompt]):
             raise self._invalid(
-                prompt, f"It has nothing to speak: no letter, digit or symbol in {_shown(self.params[prompt])}."
+                prompt, f"It has nothing to speak: no letter, digit or spoken symbol in {_shown(self.params[prompt])}."
             )
         self._language()
         self._choice("response_format", capability.formats or ("wav",))
@@ -233,6 +253,7 @@ class Check:
                 self._number("speed", *capability.speed_range)
             self._typed("speed", (int, float), "a number")
             self._silences()
+            self._lexicon()
             if self.params.get("subtitles") is not None and not capability.subtitles:
                 raise self._invalid("subtitles", f"{capability.model} gives no subtitles; leave it out.")
             self._choice("subtitles", capability.subtitles)
@@ -247,6 +268,21 @@ class Check:
             raise self._invalid(
                 "max_duration_seconds", f"{longest} s leave no room for speech beside {silence:g} s of silence."
             )
+
+    def _lexicon(self) -> None:
+        entries = self._typed("lexicon", dict, "an object of words and how each is said")
+        if entries is None:
+            return
+        if len(entries) > MAX_LEXICON_ENTRIES:
+            raise self._invalid("lexicon", f"It may have at most {MAX_LEXICON_ENTRIES} entries; {len(entries):,} came.")
+        for word, said in entries.items():
+            for part in (word, said):
+                if not (isinstance(part, str) and 1 <= len(part) <= MAX_LEXICON_CHARACTERS and part.strip()):
+                    raise self._invalid(
+                        "lexicon",
+                        f"A word and how it is said are strings of 1 to {MAX_LEXICON_CHARACTERS} characters, "
+                        f"not blank; {_shown({word: said})} came.",
+                    )
 
     def _speaker(self) -> None:
         capability = self.capability
@@ -347,9 +383,23 @@ class Check:
         return errors.InvalidRequest(f"{name}: {sentence}", param=name)
 
 
-def _can_be_spoken(text: str) -> bool:
-    """Whether it holds a letter, a digit or a symbol: punctuation and invisible characters alone make no sound."""
-    return any(unicodedata.category(c)[0] in "LNS" for c in text)
+def can_be_spoken(text: str) -> bool:
+    """Whether it holds a letter, a digit or a symbol that has a name; emoji, punctuation and what marks up text alone
+    make no sound.
+    """
+    return any(map(_is_spoken, set(EMOJI.sub("", text))))
+
+
+def _is_spoken(character: str) -> bool:
+    if character in _SPOKEN_MARKS:
+        return True
+    category = unicodedata.category(character)
+    if category == "So":
+        # "℃" and "™" are written with letters; "★" is but a picture.
+        return any(unicodedata.category(c)[0] in "LN" for c in unicodedata.normalize("NFKC", character))
+    if category == "Sm":
+        return character not in _MARKUP
+    return category == "Sc" or (category[0] in "LN" and character not in _BLANK_LETTERS)
 
 
 def _quoted(text: str) -> str:

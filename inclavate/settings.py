@@ -162,6 +162,8 @@ if STORE_PREVIOUS_URL.rstrip("/") == STORE_URL.rstrip("/"):
 STORE_REDIRECT = _flag("STORE_REDIRECT", False)
 MODELS_FILE = Path(_text("MODELS_FILE", str(BASE_DIR / "config" / "models.toml"))).expanduser()
 
+LEXICON_FILE = Path(_text("LEXICON_FILE", str(BASE_DIR / "config" / "lexicon.toml"))).expanduser()
+
 WEB_THREADS = _number(int, "WEB_THREADS", 8, 1, 256)
 # How long a client may leave unread what was sent to it before its connection is dropped.
 SLOW_CLIENT_SECONDS = _number(float, "SLOW_CLIENT_SECONDS", 60.0, 0.1, 86400.0)

@@ -44,6 +44,9 @@ class LocalRun:
             raise Cancelled
         self.reported.append((stage, fraction))
 
+    def growing(self, path: Path, media_type: str) -> None:
+        self.grown = path, media_type
+
     def note(self, text: str) -> None:
         self.notes.append(text)
 

@@ -79,6 +79,14 @@ class Tone:
         pass
 
 
+class Params(Tone):
+    """A tone whose note is the parameters that the engine got."""
+
+    def generate(self, run: Run) -> Iterator[Output]:
+        run.note(json.dumps(run.params))
+        yield from super().generate(run)
+
+
 class Hum:
     """Speech as the real engines make it, in a voice that hums. Options are fields of its capability."""
 

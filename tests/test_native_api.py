@@ -191,9 +191,30 @@ BAD_REQUESTS = [
     (
         TONE | {"params": {"text": "...!"}},
         400,
-        'text: It has nothing to speak: no letter, digit or symbol in "...!".',
+        'text: It has nothing to speak: no letter, digit or spoken symbol in "...!".',
     ),
     (TONE | {"params": {"text": "\u200b\u200b"}}, 400, "params.text: It has nothing to speak"),
+    *(
+        (TONE | {"params": {"text": text, "normalize": False}}, 400, "params.text: It has nothing to speak")
+        for text in (
+            "👍🏽 👩\u200d👩\u200d👧",
+            "🇩🇪🏴\U000e0067\U000e007f",
+            "5\ufe0f\u20e3",
+            "❤\ufe0f ❤ ★",
+            "---\n***",
+            "```",
+            "| |\n|-|",
+        )
+    ),
+    (TONE | {"params": {"text": "x", "lexicon": ["a"]}}, 400, "params.lexicon: It must be an object of words"),
+    (TONE | {"params": {"text": "x", "lexicon": {"a": 1}}}, 400, 'not blank; {"a": 1} came.'),
+    (TONE | {"params": {"text": "x", "lexicon": {"a": " "}}}, 400, "params.lexicon: A word and how it is said"),
+    (TONE | {"params": {"text": "x", "lexicon": {"a" * 101: "b"}}}, 400, "strings of 1 to 100 characters"),
+    (
+        TONE | {"params": {"text": "x", "lexicon": {str(n): "b" for n in range(201)}}},
+        400,
+        "params.lexicon: It may have at most 200 entries; 201 came.",
+    ),
     (TONE | {"params": {}}, 400, "params.text: It is required."),
     (TONE | {"params": {"text": "a\0b"}}, 400, "params.text: text may hold neither NUL nor half of a surrogate pair."),
     (TONE | {"seed": True}, 400, "seed: Input should be a valid integer; true came."),

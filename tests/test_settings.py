@@ -73,9 +73,14 @@ def test_a_platform_runs_in_an_oddly_named_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("MODELS_FILE", "/nowhere/models.toml"), ("WORKER_MODELS", "nobody-s-model")]
+    ("name", "value"),
+    [
+        ("MODELS_FILE", "/nowhere/models.toml"),
+        ("WORKER_MODELS", "nobody-s-model"),
+        ("LEXICON_FILE", "/nowhere/lexicon.toml"),
+    ],
 )
-def test_up_refuses_models_that_no_worker_could_offer(tmp_path: Path, name: str, value: str) -> None:
+def test_up_refuses_what_no_worker_could_start_with(tmp_path: Path, name: str, value: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "inclavate.cli", "up"],
         env=platforms.environment(tmp_path, **{name: value}),

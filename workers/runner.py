@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from django.conf import settings
 from django.db import Error as DatabaseError
@@ -18,10 +18,11 @@ from django.db import close_old_connections
 
 from inclavate import artifacts, errors, fleet, jobs, queue, sounds
 from inclavate.generators import Input
-from inclavate.models import Artifact
+from inclavate.models import Artifact, Job
 from storage import StoreError
 from workers import hosts
 from workers.hosts import EngineJob, Host, Hosts
+from workers.lexicon import Lexicon
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +42,11 @@ R = TypeVar("R")
 class Runner:
     """`answer` runs in one of the worker's slots; `beat` and `drain` come from other threads."""
 
-    def __init__(self, name: str, engines: Hosts, work_dir: Path) -> None:
+    def __init__(self, name: str, engines: Hosts, work_dir: Path, lexicon: Lexicon | None = None) -> None:
         self.name = name
         self._engines = engines
         self._work_dir = work_dir
+        self._lexicon = lexicon or Lexicon()
         self._draining_at: float | None = None
         self.is_closed = False
         # By claim: a run that was lost may end here after this worker took the same job again.
@@ -113,7 +115,7 @@ class Runner:
                 inputs = _fetch(claim, workdir / "inputs")
                 outputs = workdir / "outputs"
                 outputs.mkdir()
-                job = EngineJob(claim.job.params, inputs, claim.job.seed, outputs)
+                job = EngineJob(self._params(claim.job), inputs, claim.job.seed, outputs)
                 ending, detail = Ending.UNHEARD, None
                 while ending is Ending.UNHEARD:
                     with self._engines.session(claim.job.model) as host:
@@ -126,6 +128,13 @@ class Runner:
                     return
                 code = error.code if isinstance(error, errors.JobError) else errors.InferenceFailed.code
                 persist(jobs.fail, claim, code, error.message)
+
+    def _params(self, job: Job) -> dict[str, Any]:
+        """The job's own, and for what may speak the words of the operator's lexicon besides the job's."""
+        params: dict[str, Any] = dict(job.params)
+        if job.modality == "audio" and (lexicon := self._lexicon.with_entries(params.get("lexicon") or {})).entries:
+            params["lexicon"] = dict(lexicon.entries)
+        return params
 
     @contextmanager
     def _workdir(self, claim: jobs.Claim) -> Iterator[Path]:

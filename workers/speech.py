@@ -6,16 +6,18 @@ An engine is a `Voice`; `produce` makes a job's files of what it says, `speak` t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from inclavate.errors import InvalidRequest, UnsupportedInput
 from inclavate.generators import Capability, Check, Output, Run, match_language
 from workers import subtitles
 from workers.encoding import file_name, open_sound
-from workers.pieces import Boundary, Piece, sentences, split
+from workers.lexicon import Lexicon
+from workers.normalisation import readable, spoken
 from workers.subtitles import Cue
+from workers.text import Boundary, Piece, sentences, split
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,6 +82,7 @@ class SpeechRequest:
     tail_silence_seconds: float = 0.0
     subtitles: str | None = None
     normalize: bool = True
+    lexicon: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_request(run: Run, capability: Capability) -> SpeechRequest:
@@ -123,9 +126,10 @@ def speak(
     track = _Track(asked, voice.sample_rate)
     level = _Level(voice.sample_rate)
     text = _readable(asked)
+    lexicon = Lexicon(asked.lexicon)
     for piece in _pieces(text, asked, voice):
         run.progress("generating", piece.start / len(text))
-        sound = _sound(run, voice, _words(piece, asked, voice))
+        sound = _sound(run, voice, _words(lexicon.apply(piece.text), asked, voice))
         if len(sound) and (blocks := track.place(level.even(sound))):
             told(Cue(track.start_seconds, track.end_seconds, piece.text))
             yield from blocks
@@ -143,9 +147,10 @@ def speak(
 
 
 def _readable(asked: SpeechRequest) -> str:
-    """The whole text as it is read; `asked.normalize` says whether more than the unspeakable may be changed."""
+    """The whole text as it is read, and shown in subtitles."""
     # No phonemizer takes NUL or lone surrogates.
-    return asked.text.replace("\0", " ").encode("utf-8", "ignore").decode()
+    text = asked.text.replace("\0", " ").encode("utf-8", "ignore").decode()
+    return readable(text) if asked.normalize else text
 
 
 def _pieces(text: str, asked: SpeechRequest, voice: Voice) -> Iterator[Piece]:
@@ -154,9 +159,9 @@ def _pieces(text: str, asked: SpeechRequest, voice: Voice) -> Iterator[Piece]:
     return (sentences if by_sentence else split)(text, language=_language(asked, voice))
 
 
-def _words(piece: Piece, asked: SpeechRequest, voice: Voice) -> str:
+def _words(text: str, asked: SpeechRequest, voice: Voice) -> str:
     """What the engine is given of a piece, in one line."""
-    return " ".join(piece.text.split())
+    return " ".join((spoken(text, _language(asked, voice)) if asked.normalize else text).split())
 
 
 def _language(asked: SpeechRequest, voice: Voice) -> str:

@@ -40,6 +40,7 @@ _SPEECH_PARAMS = (
     "lead_silence_seconds",
     "tail_silence_seconds",
     "normalize",
+    "lexicon",
     "subtitles",
 )
 
@@ -62,6 +63,7 @@ class SpeechRequest(BaseModel):
     lead_silence_seconds: Any = None
     tail_silence_seconds: Any = None
     normalize: Any = None
+    lexicon: Any = None
     subtitles: Any = None
     stream_format: str | None = None
 

@@ -25,6 +25,7 @@ from inclavate import fleet
 from inclavate.settings import environment
 from inclavate.supervisor import Part, Supervisor
 from workers.catalog import CatalogError, choose, load_catalog
+from workers.lexicon import Lexicon, LexiconError
 
 log = logging.getLogger(__name__)
 
@@ -156,6 +157,10 @@ def _need_models() -> None:
         choose(load_catalog(settings.MODELS_FILE), settings.WORKER_MODELS)
     except CatalogError as error:
         raise CommandError(f"INCLAVATE_MODELS_FILE: {error}") from None
+    try:
+        Lexicon.load(settings.LEXICON_FILE)
+    except LexiconError as error:
+        raise CommandError(f"INCLAVATE_LEXICON_FILE: {error}") from None
 
 
 def _migrate() -> None:

@@ -26,6 +26,7 @@ from workers import inspection, tasks
 from workers.catalog import CatalogError, load_catalog
 from workers.hosts import Hosts
 from workers.inspection import Inspector
+from workers.lexicon import Lexicon, LexiconError
 from workers.runner import Runner, beat_until, persist
 
 _TURN_SECONDS = 0.05
@@ -49,9 +50,13 @@ class Command(BaseCommand):
             offered = [catalog.models[model].capability() for model in dict.fromkeys(wanted)]
         except (CatalogError, KeyError) as error:
             raise CommandError(f"The worker cannot offer its models: {error}") from None
+        try:
+            lexicon = Lexicon.load(settings.LEXICON_FILE)
+        except LexiconError as error:
+            raise CommandError(f"INCLAVATE_LEXICON_FILE: {error}") from None
         engines = Hosts(catalog, settings.MODEL_IDLE_SECONDS, settings.ENVIRONMENT)
         work_dir = settings.DATA_DIR / "work" / name
-        runner = Runner(name, engines, work_dir)
+        runner = Runner(name, engines, work_dir, lexicon)
         inspector = _inspector(runner, work_dir)
         tasks.install(runner, inspector)
         try:
