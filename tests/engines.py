@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -10,11 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from inclavate.errors import InputUnreadable, UnsupportedInput
 from inclavate.generators import SPEECH, UNDERSTAND, Cancelled, Capability, Output, Run
-from workers.sound import WavWriter
+from workers.sound import WavWriter, duration_seconds
 
 SAMPLE_RATE = 16000
 SECONDS_PER_CHARACTER = 0.01
@@ -71,6 +73,31 @@ class Tone:
 
     def unload(self) -> None:
         pass
+
+
+class Parrot(Tone):
+    """Tone, with a clip to speak like: it reads that, and says what it read in the facts.
+
+    Option `words`: whether it needs to know what is said in the clip.
+    """
+
+    @classmethod
+    def describe(cls, model: str, options: Mapping[str, Any]) -> Capability:
+        return replace(
+            super().describe(model, options),
+            accepts_speaker=True,
+            requires_reference_text=options.get("words", False),
+            builtin_voices=() if options.get("words") else ("low", "high"),
+        )
+
+    def generate(self, run: Run) -> Iterator[Output]:
+        heard = {
+            "clip_digests": [hashlib.sha256(given.path.read_bytes()).hexdigest() for given in run.inputs],
+            "clip_seconds": [duration_seconds(given.path) for given in run.inputs],
+            "given": {name: run.params[name] for name in ("voice", "reference_text") if name in run.params},
+        }
+        for output in super().generate(run):
+            yield replace(output, facts={**output.facts, **heard})
 
 
 class Echo:

@@ -221,6 +221,14 @@ def _is_quantity(value: object) -> bool:
     return type(value) in (int, float) and 0 <= value < 1e9  # type: ignore[operator]
 
 
+def _is_share(value: object) -> bool:
+    return _is_quantity(value) and value <= 1  # type: ignore[operator]
+
+
+def _is_level(value: object) -> bool:
+    return type(value) in (int, float) and -1000 <= value <= 0  # type: ignore[operator]
+
+
 def _is_word(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[a-z0-9_.-]{1,40}", value) is not None
 
@@ -230,7 +238,7 @@ def _is_sentence(value: object) -> bool:
 
 
 def _are_peaks(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 200 and all(_is_quantity(peak) and peak <= 1 for peak in value)
+    return isinstance(value, list) and len(value) == 200 and all(_is_share(peak) for peak in value)
 
 
 _FACTS: Mapping[str, Callable[[object], bool]] = {
@@ -243,6 +251,9 @@ _FACTS: Mapping[str, Callable[[object], bool]] = {
     "codec": _is_word,
     "audio_codec": _is_word,
     "peaks": _are_peaks,
+    "level_dbfs": _is_level,
+    "silence": _is_share,
+    "clipped": _is_share,
     "unreadable": lambda value: value is True,
     "note": _is_sentence,
 }

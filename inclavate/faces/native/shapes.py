@@ -212,6 +212,8 @@ def generator_json(offered: Offered) -> dict[str, Any]:
         shown["limits"] = dict(c.limits)
     if c.speed_range:
         shown["speed_range"] = dict(zip(("min", "max"), c.speed_range, strict=True))
+    if c.accepts_speaker:
+        shown["accepts_speaker"] = True
     if c.task == SPEECH and c.requires_reference_text:
         shown["requires_reference_text"] = True
     if c.sample_rate:

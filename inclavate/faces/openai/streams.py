@@ -14,7 +14,7 @@ from starlette.routing import Route
 from inclavate import artifacts, errors, fleet, jobs
 from inclavate.faces import watch
 from inclavate.faces.boundary import at_store, endpoint, error_response, in_pool, read_json, validate
-from inclavate.faces.openai import files, shapes
+from inclavate.faces.openai import files, shapes, voices
 from inclavate.faces.openai.forms import FilePart, FormReader
 from inclavate.faces.transfers import Upload, iterate
 from inclavate.generators import TRANSCRIBE
@@ -186,5 +186,6 @@ def _headers(job: Job, output: Artifact) -> dict[str, str]:
 routes = [
     Route("/v1/audio/speech", speech, methods=["POST"]),
     Route("/v1/audio/transcriptions", transcribe, methods=["POST"]),
+    *voices.routes,
     *files.routes,
 ]
