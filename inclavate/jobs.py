@@ -25,7 +25,7 @@ from django.db.models import F, Func, OuterRef, Q, QuerySet, Subquery, Sum, Text
 from django.db.models.functions import Coalesce
 
 from inclavate import artifacts, database, errors, fleet, progress, queue, voices, webhooks
-from inclavate.generators import Capability, Check
+from inclavate.generators import DOCUMENTS, Capability, Check
 from inclavate.models import TERMINAL, Artifact, Attempt, Job, JobInput, Owner, State, Turn
 
 MAX_INPUTS = 64
@@ -131,11 +131,12 @@ class _Accepted:
 def _check(owner: Owner, submission: Submission, capability: Capability) -> _Accepted:
     speaker = voices.speaker(owner, submission.params, capability)
     clip = [submission.clip] if submission.clip else []
-    count = len(submission.input_artifacts) + len(clip)
+    documents = artifacts.count_documents(owner, submission.input_artifacts) if capability.documents else 0
+    count = len(submission.input_artifacts) + len(clip) - documents
     if speaker.voice is not None:
         _check_only_voice(submission, count)
         count += 1
-    Check(capability, speaker.params, count, submission.name_of).run()
+    Check(capability, speaker.params, count, submission.name_of, documents).run()
     inputs = [_input(owner, artifact_id) for artifact_id in submission.input_artifacts] + clip
     if speaker.voice is not None:
         inputs.insert(0, voices.clip(speaker.voice))
@@ -166,9 +167,14 @@ def _input(owner: Owner, artifact_id: uuid.UUID) -> Artifact:
 
 
 def _check_media_type(artifact: Artifact, capability: Capability) -> None:
-    if capability.media_types and artifact.sniffed_type not in capability.media_types:
+    content_type = artifacts.content_type(artifact)
+    readable = capability.media_types
+    if capability.documents and content_type not in DOCUMENTS:
+        # Of a model that reads documents aloud, they say which; what clips it takes, the others do.
+        readable = tuple(kind for kind in readable if kind not in DOCUMENTS)
+    if readable and content_type not in readable:
         raise errors.InvalidRequest(
-            f"{capability.model} cannot read {artifact.sniffed_type or 'what artifact ' + str(artifact.pk) + ' is'}; "
+            f"{capability.model} cannot read {content_type or 'what artifact ' + str(artifact.pk) + ' is'}; "
             f"it reads {', '.join(capability.media_types)}.",
             param="input_artifacts",
         )

@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from inclavate.errors import InputUnreadable, UnsupportedInput
-from inclavate.generators import SPEECH, UNDERSTAND, Cancelled, Capability, Output, Run
+from inclavate.generators import DOCUMENTS, SPEECH, UNDERSTAND, Cancelled, Capability, Output, Run
+from workers import documents
 from workers.sound import WavWriter, duration_seconds
 
 SAMPLE_RATE = 16000
@@ -98,6 +99,32 @@ class Parrot(Tone):
         }
         for output in super().generate(run):
             yield replace(output, facts={**output.facts, **heard})
+
+
+class Reader(Tone):
+    """Tone, a chapter of a document after the other; the text itself is in the facts."""
+
+    @classmethod
+    def describe(cls, model: str, options: Mapping[str, Any]) -> Capability:
+        return replace(super().describe(model, options), media_types=DOCUMENTS)
+
+    def generate(self, run: Run) -> Iterator[Output]:
+        for given in run.inputs:
+            for number, chapter in enumerate(documents.chapters(given.path, given.media_type), 1):
+                path = run.workdir / f"{number}.wav"
+                with WavWriter(path, SAMPLE_RATE) as wav:
+                    wav.write(silence(len(chapter.text) * SECONDS_PER_CHARACTER))
+                facts = {"title": chapter.title, "chapter": number, "text": chapter.text}
+                yield Output(path, "audio/wav", facts, documents.file_name(number, chapter.title, ".wav"))
+                run.check()
+        if not run.inputs:
+            yield from super().generate(run)
+
+
+def silence(seconds: float) -> Any:
+    import numpy as np
+
+    return np.zeros(round(seconds * SAMPLE_RATE), np.int16)
 
 
 class Echo:

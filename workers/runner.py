@@ -265,7 +265,7 @@ def _fetch(claim: jobs.Claim, folder: Path) -> list[Input]:
         except OSError as error:
             log.error("job %s: input %d cannot be kept here: %s", claim.job.pk, used.position, error)
             raise errors.InferenceFailed(f"The worker had no room for input {used.position} on its disk.") from error
-        inputs.append(Input(path, used.artifact.sniffed_type or used.artifact.media_type))
+        inputs.append(Input(path, artifacts.content_type(used.artifact) or used.artifact.media_type))
     return inputs
 
 
@@ -299,6 +299,7 @@ def _store_output(claim: jobs.Claim, output: hosts.Produced) -> artifacts.Draft:
         Artifact.Origin.GENERATED,
         output.media_type,
         expected_bytes=output.path.stat().st_size,
+        filename=output.filename,
         job=claim.job,
     )
     with ExitStack() as undo:

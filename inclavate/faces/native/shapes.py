@@ -163,7 +163,7 @@ def _cut(params: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
 
 
 def artifact_json(artifact: Artifact) -> dict[str, Any]:
-    named = {"filename": artifact.filename, "purpose": artifact.purpose} if artifact.purpose else {}
+    named = {name: text for name in ("filename", "purpose") if (text := getattr(artifact, name))}
     return {
         "id": str(artifact.pk),
         "media_type": artifact.media_type,
