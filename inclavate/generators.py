@@ -226,13 +226,18 @@ class Check:
             )
         if self.input_count > 1:
             raise self._invalid("speaker_artifact", f"One clip is the most, not {self.input_count}.")
+        if self.input_count and voice in capability.voices:
+            raise self._invalid("voice", f"{voice!r} is a clip of the deployment, and another came; send one.")
         if capability.requires_speaker and voice is None and not self.input_count:
             raise self._invalid("voice", f"{capability.model} needs a voice or a speaker_artifact.")
         self._reference_text()
 
     def _reference_text(self) -> None:
         text = self._typed("reference_text", str, "a string")
-        if self.capability.requires_reference_text:
+        if self.params.get("voice") in self.capability.voices:
+            if text is not None:
+                raise self._invalid("reference_text", "The voice is the deployment's, as its words are; leave it out.")
+        elif self.capability.requires_reference_text:
             if not (text or "").strip() or not self.input_count:
                 raise self._invalid("reference_text", "A clip and the exact words said in it are required.")
         elif text is not None:

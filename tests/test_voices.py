@@ -7,6 +7,7 @@ import json
 import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
+from django.core.management import CommandError, call_command
 from django.test import override_settings
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -23,8 +25,10 @@ from hypothesis import strategies as st
 from inclavate import artifacts, database, errors, fleet, jobs, voices
 from inclavate.generators import SPEECH, Capability
 from inclavate.models import Artifact, Job, Owner, Usage, Voice
+from tests import platforms
 from tests.driving import until
 from tests.platforms import Platform
+from workers import voices as deployment
 from workers.inspection import parse_facts
 from workers.probe import read_facts
 from workers.sound import WavWriter
@@ -530,3 +534,109 @@ def test_a_voice_that_is_not_there_is_404_and_a_word_is_400(http: httpx.Client) 
     for method in ("GET", "DELETE"):
         assert http.request(method, f"/v1/audio/voices/{uuid.uuid4()}").status_code == 404
         assert http.request(method, "/v1/audio/voices/low").status_code == 400
+
+
+# -- the deployment's own ----------------------------------------------------------------------------------------------
+
+
+def clip_at(folder: Path, samples: np.ndarray | None = None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return clip_file(folder / "given.wav", speechlike(3.0) if samples is None else samples)
+
+
+texts = st.text(min_size=1, max_size=50).filter(lambda text: text.strip() and text.isprintable())
+
+
+@given(consent=texts | st.just("a\nb\t\x7f\\"), words=texts, models=st.lists(texts, max_size=3))
+@hypothesis_settings(max_examples=50, deadline=None)
+def test_what_is_said_of_a_deployments_voice_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, consent: str, words: str, models: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("voices")
+    clip = folder / "given.wav"
+    clip.write_bytes(CLIP)
+    added = deployment.add(folder / "kept", deployment.DeploymentVoice("warm", clip, consent, words, tuple(models)))
+    assert deployment.load(folder / "kept") == [added]
+    assert added.clip.read_bytes() == CLIP
+    deployment.remove(folder / "kept", "warm")
+    assert list((folder / "kept").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("described", "said"),
+    [
+        ("clip = 1", "clip must be text"),
+        ("clip = 'none.wav'\nconsent = 'c'", "must be a file beside it"),
+        ("clip = '../given.wav'\nconsent = 'c'", "must be a file beside it"),
+        ("clip = 'a.wav'", "consent must be text"),
+        ("clip = 'a.wav'\nconsent = 'c'\nmodels = 'm'", "models must be a list"),
+        ("clip = 'a.wav'\nconsent = 'c'\nlicence = 'x'", "licence: there is no such key"),
+        ("clip", "cannot be read"),
+    ],
+)
+def test_a_voices_file_that_is_wrong_says_how(tmp_path: Path, described: str, said: str) -> None:
+    (tmp_path / "given.wav").write_bytes(CLIP)
+    folder = tmp_path / "voices"
+    folder.mkdir()
+    (folder / "a.wav").write_bytes(CLIP)
+    (folder / "warm.toml").write_text(described)
+    with pytest.raises(deployment.VoiceError, match=said):
+        deployment.load(folder)
+
+
+def test_a_deployments_voice_serves_models_that_can_speak_like_it(tmp_path: Path) -> None:
+    voice = deployment.DeploymentVoice("warm", tmp_path / "a.wav", "c")
+    assert [voice.serves(capability) for capability in (COPIER, READER, PLAIN)] == [True, False, False]
+    with_words = replace(voice, reference_text="Good evening.")
+    assert [with_words.serves(capability) for capability in (COPIER, READER)] == [True, True]
+    assert not replace(voice, models=("other",)).serves(COPIER)
+    assert not replace(voice, name="joe").serves(COPIER)
+
+
+def test_the_command_adds_lists_and_removes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with override_settings(VOICES_DIR=tmp_path / "voices"):
+        clip = str(clip_at(tmp_path))
+        call_command("voice", "add", "warm", "--clip", clip, "--consent", "Ann, by contract", "--model", "m")
+        call_command("voice", "list")
+        assert "warm  warm.wav  without words  m  Ann, by contract" in capsys.readouterr().out
+        with pytest.raises(CommandError, match="already"):
+            call_command("voice", "add", "warm", "--clip", clip, "--consent", "c")
+        call_command("voice", "remove", "warm")
+        with pytest.raises(CommandError, match="there are: none"):
+            call_command("voice", "remove", "warm")
+
+
+def test_the_command_holds_a_clip_to_the_same_measures(tmp_path: Path) -> None:
+    silent = clip_at(tmp_path / "silent", np.zeros(48_000))
+    text = tmp_path / "a.txt"
+    text.write_text("words")
+    with override_settings(VOICES_DIR=tmp_path / "voices"):
+        for clip, said in ((silent, "silence"), (text, "is no sound"), (tmp_path / "none", "cannot be read")):
+            with pytest.raises(CommandError, match=said):
+                call_command("voice", "add", "warm", "--clip", str(clip), "--consent", "c")
+    assert not (tmp_path / "voices").exists()
+
+
+def test_a_deployments_voice_reaches_the_engine_as_its_clip(tmp_path: Path, good_clip: bytes) -> None:
+    (tmp_path / "warm.wav").write_bytes(good_clip)
+    voice = deployment.DeploymentVoice("warm", tmp_path / "warm.wav", "Ann, by contract", "Good evening.")
+    deployment.add(tmp_path / "voices", voice)
+    with (
+        platforms.running(tmp_path / "platform", VOICES_DIR=str(tmp_path / "voices")) as platform,
+        platform.http as http,
+    ):
+        listed = [voice for voice in http.get("/v1/audio/voices").json()["data"] if voice["name"] == "warm"]
+        assert [voice["type"] for voice in listed] == ["deployment"]
+        assert listed[0]["models"] == ["test-parrot", "test-parrot-words"]
+        assert post(http, good_clip, name="warm").status_code == 409
+        for model, words in (("test-parrot", {}), ("test-parrot-words", {"reference_text": "Good evening."})):
+            made = platform.submit(model=model, modality="audio", params={"text": "Good morning.", "voice": "warm"})
+            job = platform.until_state(made["id"], "completed")
+            facts = http.get(f"/v1/artifacts/{job['output_artifacts'][0]}/meta").json()["facts"]
+            assert facts["clip_digests"] == [hashlib.sha256(good_clip).hexdigest()]
+            assert facts["given"] == words
+        refused = {"text": "Hi.", "voice": "warm", "reference_text": "Other words."}
+        answer = http.post(
+            "/v1/generations", json={"model": "test-parrot-words", "modality": "audio", "params": refused}
+        )
+        assert (answer.status_code, "deployment's" in answer.json()["error"]) == (400, True)

@@ -126,7 +126,7 @@ class Inspector:
                 return _UNREADABLE
             except (errors.Unavailable, StoreError, OSError) as error:
                 raise _Interrupted(str(error)) from error
-            return self._probe(path, artifact.sniffed_type.partition("/")[0])
+            return self.measure(path, artifact.sniffed_type)
 
     @contextmanager
     def _file(self, artifact: Artifact) -> Iterator[Path]:
@@ -148,7 +148,9 @@ class Inspector:
         if time.monotonic() > give_up_at:
             raise _Interrupted("the store is too slow")
 
-    def _probe(self, path: Path, kind: str) -> dict[str, Any] | None:
+    def measure(self, path: Path, sniffed_type: str) -> dict[str, Any] | None:
+        """The facts of a file whose first bytes show it to be that; None where it could not be found out."""
+        kind = sniffed_type.partition("/")[0]
         command = [sys.executable, "-m", "workers.probe", str(path), kind, f"{_PROBE_SECONDS:g}"]
         try:
             process = subprocess.Popen(

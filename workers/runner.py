@@ -22,6 +22,7 @@ from inclavate.models import Artifact
 from storage import StoreError
 from workers import hosts
 from workers.hosts import EngineJob, Host, Hosts
+from workers.voices import Voices
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +42,10 @@ R = TypeVar("R")
 class Runner:
     """`answer` runs in one of the worker's slots; `beat` and `drain` come from other threads."""
 
-    def __init__(self, name: str, engines: Hosts, work_dir: Path) -> None:
+    def __init__(self, name: str, engines: Hosts, work_dir: Path, voices: Voices | None = None) -> None:
         self.name = name
         self._engines = engines
+        self._voices = voices or Voices()
         self._work_dir = work_dir
         self._draining_at: float | None = None
         self.is_closed = False
@@ -111,9 +113,10 @@ class Runner:
         with self._workdir(claim) as workdir:
             try:
                 inputs = _fetch(claim, workdir / "inputs")
+                params, speaker = self._voices.speaker(claim.job.model, claim.job.params, workdir / "inputs")
                 outputs = workdir / "outputs"
                 outputs.mkdir()
-                job = EngineJob(claim.job.params, inputs, claim.job.seed, outputs)
+                job = EngineJob(params, [*speaker, *inputs], claim.job.seed, outputs)
                 ending, detail = Ending.UNHEARD, None
                 while ending is Ending.UNHEARD:
                     with self._engines.session(claim.job.model) as host:

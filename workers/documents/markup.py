@@ -26,6 +26,8 @@ else:
     Target = object
 
 _FEED_CHARACTERS = 2**16
+# Some 50 µs a character at worst: well within what an engine may take for a step.
+_MAX_MARKDOWN = 2_000_000
 _RUN_OF_SPACES = re.compile(r"[ \t\r\n\f\v]+")
 
 
@@ -36,7 +38,7 @@ def read_html(text: str) -> Iterator[Chapter]:
 
 def read_markdown(text: str) -> Iterator[Chapter]:
     """Raises `InputUnreadable`."""
-    check_length(text)
+    check_length(text, _MAX_MARKDOWN)
     reader = MarkdownIt("commonmark").enable(["table", "strikethrough"]).use(footnote_plugin).use(front_matter_plugin)
     return of_headings(html_blocks(reader.render(text)))
 

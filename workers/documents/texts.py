@@ -60,7 +60,7 @@ def _guessed(data: bytes) -> Iterator[str]:
         yield best.encoding
 
 
-def check_length(text: str) -> None:
-    """Raises `InputUnreadable` for more than `MAX_CHARACTERS`."""
-    if len(text) > MAX_CHARACTERS:
-        raise InputUnreadable(f"The document has {len(text):,} characters; at most {MAX_CHARACTERS:,} are read.")
+def check_length(text: str, limit: int = MAX_CHARACTERS) -> None:
+    """Raises `InputUnreadable` for more characters."""
+    if len(text) > limit:
+        raise InputUnreadable(f"The document has {len(text):,} characters; at most {limit:,} are read.")

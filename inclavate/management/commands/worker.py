@@ -26,6 +26,8 @@ from workers.catalog import CatalogError, load_catalog
 from workers.hosts import Hosts
 from workers.inspection import Inspector
 from workers.runner import Runner, beat_until
+from workers.voices import VoiceError, Voices
+from workers.voices import load as load_voices
 
 _TURN_SECONDS = 0.05
 _MAX_SLOTS = 64
@@ -45,12 +47,14 @@ class Command(BaseCommand):
         try:
             catalog = load_catalog(settings.MODELS_FILE)
             wanted = models or settings.WORKER_MODELS or catalog.models
-            offered = [catalog.models[model].capability() for model in dict.fromkeys(wanted)]
-        except (CatalogError, KeyError) as error:
+            able = [catalog.models[model].capability() for model in dict.fromkeys(wanted)]
+            voices = Voices(load_voices(settings.VOICES_DIR), able)
+        except (CatalogError, VoiceError, KeyError) as error:
             raise CommandError(f"The worker cannot offer its models: {error}") from None
+        offered = [voices.offered(capability) for capability in able]
         engines = Hosts(catalog, settings.MODEL_IDLE_SECONDS, settings.ENVIRONMENT)
         work_dir = settings.DATA_DIR / "work" / name
-        runner = Runner(name, engines, work_dir)
+        runner = Runner(name, engines, work_dir, voices)
         inspector = _inspector(runner, work_dir)
         tasks.install(runner, inspector)
         fleet.register(name, slots, offered)
