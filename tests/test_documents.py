@@ -419,6 +419,12 @@ def test_a_document_of_too_many_characters_or_chapters_is_refused(tmp_path: Path
     for media_type, limit in ((PLAIN_TEXT, "5,000,000"), (MARKDOWN, "2,000,000"), (HTML, "5,000,000")):
         with pytest.raises(InputUnreadable, match=limit):
             read("word " * 1_000_001, media_type, tmp_path)
+    for content, media_type in (
+        ("w<p>" * 2_100_000, HTML),
+        (zipped({"word/document.xml": f"<a>{'<b/>' * 2_100_000}</a>"}, zipfile.ZIP_STORED), DOCX),
+    ):
+        with pytest.raises(InputUnreadable, match="2,000,000 elements"):
+            read(content, media_type, tmp_path)
     with pytest.raises(InputUnreadable, match="1,000 chapters"):
         read("<h1>A</h1><p>B</p>" * 1001, HTML, tmp_path)
     with pytest.raises(InputUnreadable, match="cannot be read"):

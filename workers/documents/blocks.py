@@ -11,6 +11,8 @@ from typing import TypeAlias
 from inclavate.errors import InputUnreadable
 from workers.documents.texts import MAX_CHARACTERS
 
+# A book has some for each paragraph; each costs time and memory, also without a character in it.
+MAX_ELEMENTS = 2_000_000
 _MAX_TITLE = 200
 
 
@@ -32,20 +34,35 @@ class Block:
 
 
 @dataclass
+class Budget:
+    """What a document may still cost, over all of its pages."""
+
+    characters: int = MAX_CHARACTERS
+    elements: int = MAX_ELEMENTS
+
+    def spend(self, *, characters: int = 0, elements: int = 0) -> None:
+        """Raises `InputUnreadable`."""
+        self.characters -= characters
+        self.elements -= elements
+        if self.characters < 0:
+            raise InputUnreadable(f"The document has more than {MAX_CHARACTERS:,} characters.")
+        if self.elements < 0:
+            raise InputUnreadable(f"The document has more than {MAX_ELEMENTS:,} elements of markup.")
+
+
+@dataclass
 class Writer:
     """Puts paragraphs together. A row of a table is one: what is a paragraph elsewhere is a word apart in its cells."""
 
     blocks: list[Block] = field(default_factory=list)
-    characters: int = 0
+    budget: Budget = field(default_factory=Budget)
     _parts: list[str] = field(default_factory=list)
     _anchors: list[str] = field(default_factory=list)
     _cells: list[str] | None = None
     level: int = 0
 
     def add(self, text: str) -> None:
-        self.characters += len(text)
-        if self.characters > MAX_CHARACTERS:
-            raise InputUnreadable(f"The document has more than {MAX_CHARACTERS:,} characters.")
+        self.budget.spend(characters=len(text))
         self._parts.append(text)
 
     def mark(self, anchor: str) -> None:

@@ -94,6 +94,7 @@ class _WordTarget(Target):
         raise InputUnreadable("The document defines a type of its own, which no DOCX does.")
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self._writer.budget.spend(elements=1)
         name = local(tag)
         if self._passing_over or name in self._NOT_READ:
             self._passing_over += 1

@@ -11,7 +11,7 @@ from lxml import etree
 
 from inclavate.errors import InputUnreadable
 from workers.documents.archives import Archive, named_elements, opened, resolved
-from workers.documents.blocks import Block, Chapter, Group, joined
+from workers.documents.blocks import Block, Budget, Chapter, Group, joined
 from workers.documents.markup import local, xhtml_blocks
 
 _CONTAINER = "META-INF/container.xml"
@@ -43,12 +43,11 @@ def read(path: Path) -> Iterator[Chapter]:
         package = _package(archive)
         locked = _encrypted(archive)
         pages: list[tuple[str, list[Block]]] = []
-        characters = 0
+        budget = Budget()
         for page in package.pages:
             if page in locked:
                 raise InputUnreadable("The book is protected against copying, and cannot be read.")
-            blocks = xhtml_blocks(archive.text(page), characters)
-            characters += sum(len(block.text) for block in blocks)
+            blocks = xhtml_blocks(archive.text(page), budget)
             pages.append((page, blocks))
         entries = _contents(archive, package.contents)
     return joined(_at_contents(pages, entries) or _at_pages(pages))

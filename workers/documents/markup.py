@@ -5,6 +5,7 @@ from __future__ import annotations
 import html.entities
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from lxml import etree
@@ -13,7 +14,7 @@ from mdit_py_plugins.footnote import footnote_plugin
 from mdit_py_plugins.front_matter import front_matter_plugin
 
 from inclavate.errors import InputUnreadable
-from workers.documents.blocks import Block, Chapter, Writer, of_headings
+from workers.documents.blocks import Block, Budget, Chapter, Writer, of_headings
 from workers.documents.texts import check_length
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class _HtmlTarget(Target):
         self._preformatted = 0
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self._writer.budget.spend(elements=1)
         if self._passing_over:
             self._passing_over += 1
             return
@@ -166,14 +168,15 @@ def html_blocks(text: str, writer: Writer | None = None) -> list[Block]:
         raise InputUnreadable("The document's HTML cannot be read.") from None
 
 
-def xhtml_blocks(text: str, characters: int) -> list[Block]:
-    """Paragraphs of XHTML; where it is none, as HTML. `characters` were read before."""
+def xhtml_blocks(text: str, budget: Budget) -> list[Block]:
+    """Paragraphs of XHTML; where it is none, as HTML."""
     refuse_entities(text)
+    before = replace(budget)
     try:
-        target = _HtmlTarget(Writer(characters=characters))
-        return fed(xml_parser(target), _characters(_without_names(text)))
+        return fed(xml_parser(_HtmlTarget(Writer(budget=budget))), _characters(_without_names(text)))
     except (etree.LxmlError, ValueError):
-        return html_blocks(_XML_HEAD.sub("", text, count=1), Writer(characters=characters))
+        budget.characters, budget.elements = before.characters, before.elements
+        return html_blocks(_XML_HEAD.sub("", text, count=1), Writer(budget=budget))
 
 
 def fed(parser: CustomTargetParser[list[Block]], text: str | bytes) -> list[Block]:
