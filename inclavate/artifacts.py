@@ -23,6 +23,7 @@ from django.db.models import Count, F, Q, QuerySet, Sum
 
 import storage
 from inclavate import database, errors, queue
+from inclavate.generators import DOCUMENTS, DOCX, EPUB, HTML, MARKDOWN, PLAIN_TEXT
 from inclavate.models import TERMINAL, Artifact, Job, JobInput, Owner, PartedUpload, Usage
 from storage.moving import open_moving
 
@@ -802,6 +803,7 @@ _BRANDS = {
     b"heix": "image/heic",
     b"mif1": "image/heif",
 }
+_ARCHIVE = "application/zip"
 _BITMAP_HEADERS = {size.to_bytes(4, "little") for size in (12, 16, 40, 52, 56, 64, 108, 124)}
 
 
@@ -821,12 +823,38 @@ def sniff(head: bytes) -> str | None:
             return "audio/aiff"
         case (b"\x1aE\xdf\xa3", _):
             return "video/webm" if b"webm" in head[:64] else "video/x-matroska"
+    if head.startswith(b"PK\x03\x04"):
+        return _sniff_archive(head)
     if head[4:8] == b"ftyp":
         return _BRANDS.get(head[8:12], "video/mp4")
     # Two letters are no magic: the size of the second header must be one that there is.
     if head.startswith(b"BM") and head[14:18] in _BITMAP_HEADERS:
         return "image/bmp"
     return _sniff_frames(head)
+
+
+def _sniff_archive(head: bytes) -> str:
+    """By the names of the first members. An EPUB's first says what it is, uncompressed; a DOCX's folder comes soon."""
+    if head[30:58] == b"mimetype" + EPUB.encode():
+        return EPUB
+    return DOCX if b"word/" in head else _ARCHIVE
+
+
+def content_type(artifact: Artifact) -> str:
+    """What its bytes are, as they show it; empty where nobody can tell.
+
+    What was declared counts for text alone, which shows nothing, and for a ZIP file whose first members do not tell
+    which document it is.
+    """
+    declared = artifact.media_type.partition(";")[0].strip().lower()
+    possible = {"": (PLAIN_TEXT, MARKDOWN, HTML), _ARCHIVE: (EPUB, DOCX)}.get(artifact.sniffed_type, ())
+    return declared if declared in possible else artifact.sniffed_type
+
+
+def count_documents(owner: Owner, ids: Sequence[uuid.UUID]) -> int:
+    """How many of these are documents; what is not there is none."""
+    rows = Artifact.objects.filter(owner=owner).only("media_type", "sniffed_type").in_bulk(ids)
+    return sum(content_type(rows[key]) in DOCUMENTS for key in ids if key in rows)
 
 
 def _sniff_frames(head: bytes) -> str | None:

@@ -60,6 +60,10 @@ MANAGED = {
         "move what is stored to another store while the platform serves; it can be interrupted, and run again",
         "inclavate store move --workers 16",
     ),
+    "voice": (
+        "add, list and remove voices of the deployment",
+        "inclavate voice add warm --clip warm.wav --consent 'Ann Lee, by contract of 2026-11-02'",
+    ),
     "createuser": ("create an account of a hosted deployment", "inclavate createuser ann"),
     "webhooksecret": ("make an owner's new secret for webhooks, and show it once", "inclavate webhooksecret ann"),
     "apikey": ("create, list and revoke API keys", "inclavate apikey create ann --name laptop"),

@@ -21,6 +21,14 @@ MUSIC = "text-to-music"
 TRANSCRIBE = "transcribe"
 UNDERSTAND = "understand"
 
+# Types of documents, for models that read them aloud.
+PLAIN_TEXT = "text/plain"
+MARKDOWN = "text/markdown"
+HTML = "text/html"
+EPUB = "application/epub+zip"
+DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+DOCUMENTS = (PLAIN_TEXT, MARKDOWN, HTML, EPUB, DOCX)
+
 
 @dataclass(frozen=True, slots=True)
 class Capability:
@@ -55,6 +63,11 @@ class Capability:
     input_modalities: tuple[str, ...] = ()
 
     @property
+    def documents(self) -> tuple[str, ...]:
+        """The types of documents that it reads aloud."""
+        return tuple(kind for kind in self.media_types if kind in DOCUMENTS) if self.task == SPEECH else ()
+
+    @property
     def queue(self) -> str:
         """The queue that this model's jobs wait in."""
         return f"model.{self.model}"
@@ -82,11 +95,13 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One finished file under `run.workdir`. `facts` are numbers about it (duration_seconds, sample_rate…)."""
+    """One finished file under `run.workdir`. `facts` are numbers about it (duration_seconds, sample_rate…), `filename`
+    is what a download of it is called; empty, it has no name."""
 
     path: Path
     media_type: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+    filename: str = ""
 
 
 class Cancelled(BaseException):
@@ -219,12 +234,14 @@ class Check:
     """The checks of one request; each raises `InvalidRequest` (or its contract's subclass) with a sentence.
 
     `name_of` says what a field of `params` is called on the route that it came by ("text" is "input" on OpenAI's).
+    `input_count` counts the inputs that are no documents to be read aloud, `document_count` those that are.
     """
 
     capability: Capability
     params: Mapping[str, Any]
     input_count: int
     name_of: Callable[[str], str] = str
+    document_count: int = 0
 
     def run(self) -> None:
         if self.capability.task in (SPEECH, MUSIC):
@@ -235,11 +252,10 @@ class Check:
     def _audio(self) -> None:
         capability = self.capability
         prompt = "text" if capability.task == SPEECH else "prompt"
-        self._text(prompt, required=True)
-        if not can_be_spoken(self.params[prompt]):
-            raise self._invalid(
-                prompt, f"It has nothing to speak: no letter, digit or spoken symbol in {_shown(self.params[prompt])}."
-            )
+        if self.document_count:
+            self._document()
+        else:
+            self._prompt(prompt)
         self._language()
         self._choice("response_format", capability.formats or ("wav",))
         self._number("max_duration_seconds", 0.1, 86_400.0)
@@ -284,6 +300,22 @@ class Check:
                         f"not blank; {_shown({word: said})} came.",
                     )
 
+    def _prompt(self, prompt: str) -> None:
+        self._text(prompt, required=True)
+        if not can_be_spoken(self.params[prompt]):
+            raise self._invalid(
+                prompt, f"It has nothing to speak: no letter, digit or spoken symbol in {_shown(self.params[prompt])}."
+            )
+
+    def _document(self) -> None:
+        """Of a document every word is read, so there is nothing else to say."""
+        if self.params.get("text") is not None:
+            raise self._invalid("text", "A document came as well, whose text is read; send one of them.")
+        if self.document_count > 1:
+            raise errors.InvalidRequest(
+                f"input_artifacts: One document is read at a time, not {self.document_count}.", param="input_artifacts"
+            )
+
     def _speaker(self) -> None:
         capability = self.capability
         voice = self._typed("voice", str, "a string")
@@ -296,6 +328,8 @@ class Check:
             )
         if self.input_count > 1:
             raise self._invalid("speaker_artifact", f"One clip is the most, not {self.input_count}.")
+        if self.input_count and voice in capability.voices:
+            raise self._invalid("voice", f"{voice!r} is a clip of the deployment, and another came; send one.")
         if capability.requires_speaker and voice is None and not self.input_count:
             raise self._invalid("voice", f"{capability.model} needs a voice or a speaker_artifact.")
         self._reference_text()
@@ -325,7 +359,10 @@ class Check:
 
     def _reference_text(self) -> None:
         text = self._typed("reference_text", str, "a string")
-        if self.capability.requires_reference_text:
+        if self.params.get("voice") in self.capability.voices:
+            if text is not None:
+                raise self._invalid("reference_text", "The voice is the deployment's, as its words are; leave it out.")
+        elif self.capability.requires_reference_text:
             if not (text or "").strip() or not self.input_count:
                 raise self._invalid("reference_text", "A clip and the exact words said in it are required.")
         elif text is not None:

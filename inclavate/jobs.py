@@ -24,8 +24,8 @@ from django.db import IntegrityError
 from django.db.models import F, Func, OuterRef, Q, QuerySet, Subquery, Sum, TextField, Value
 from django.db.models.functions import Coalesce
 
-from inclavate import artifacts, database, errors, fleet, progress, queue, webhooks
-from inclavate.generators import Capability, Check
+from inclavate import artifacts, database, errors, fleet, progress, queue, voices, webhooks
+from inclavate.generators import DOCUMENTS, Capability, Check
 from inclavate.models import TERMINAL, Artifact, Attempt, Job, JobInput, Owner, State, Turn
 
 MAX_INPUTS = 64
@@ -95,9 +95,9 @@ def submit(owner: Owner, submission: Submission) -> tuple[Job, bool]:
     if submission.webhook_url is not None:
         webhooks.check(submission.webhook_url)
     capability = fleet.find(submission.model, submission.modality, submission.task)
-    inputs = _check(owner, submission, capability)
+    accepted = _check(owner, submission, capability)
     try:
-        job = _insert(owner, submission, capability, inputs)
+        job = _insert(owner, submission, capability, accepted)
     except (IntegrityError, errors.QueueFull):
         # Another request with the same key may have committed between our look and our insert, or our count.
         if (first := _replayed(owner, submission)) is None:
@@ -119,14 +119,36 @@ def _replayed(owner: Owner, submission: Submission) -> Job | None:
     return job
 
 
-def _check(owner: Owner, submission: Submission, capability: Capability) -> list[Artifact]:
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    """A submission that passed: what the engine gets of it. A saved voice has become its clip."""
+
+    params: Mapping[str, Any]
+    inputs: Sequence[Artifact]
+    notes: Sequence[str]
+
+
+def _check(owner: Owner, submission: Submission, capability: Capability) -> _Accepted:
+    speaker = voices.speaker(owner, submission.params, capability)
     clip = [submission.clip] if submission.clip else []
-    count = len(submission.input_artifacts) + len(clip)
-    Check(capability, submission.params, count, submission.name_of).run()
+    documents = artifacts.count_documents(owner, submission.input_artifacts) if capability.documents else 0
+    count = len(submission.input_artifacts) + len(clip) - documents
+    if speaker.voice is not None:
+        _check_only_voice(submission, count)
+        count += 1
+    Check(capability, speaker.params, count, submission.name_of, documents).run()
     inputs = [_input(owner, artifact_id) for artifact_id in submission.input_artifacts] + clip
+    if speaker.voice is not None:
+        inputs.insert(0, voices.clip(speaker.voice))
     for artifact in inputs:
         _check_media_type(artifact, capability)
-    return inputs
+    return _Accepted(speaker.params, inputs, [*_notes(submission, capability), *speaker.notes])
+
+
+def _check_only_voice(submission: Submission, clips: int) -> None:
+    if clips:
+        name = submission.name_of("voice")
+        raise errors.InvalidRequest(f"{name}: it is a saved voice, and a clip came as well; send one.", param=name)
 
 
 def _input(owner: Owner, artifact_id: uuid.UUID) -> Artifact:
@@ -145,15 +167,20 @@ def _input(owner: Owner, artifact_id: uuid.UUID) -> Artifact:
 
 
 def _check_media_type(artifact: Artifact, capability: Capability) -> None:
-    if capability.media_types and artifact.sniffed_type not in capability.media_types:
+    content_type = artifacts.content_type(artifact)
+    readable = capability.media_types
+    if capability.documents and content_type not in DOCUMENTS:
+        # Of a model that reads documents aloud, they say which; what clips it takes, the others do.
+        readable = tuple(kind for kind in readable if kind not in DOCUMENTS)
+    if readable and content_type not in readable:
         raise errors.InvalidRequest(
-            f"{capability.model} cannot read {artifact.sniffed_type or 'what artifact ' + str(artifact.pk) + ' is'}; "
+            f"{capability.model} cannot read {content_type or 'what artifact ' + str(artifact.pk) + ' is'}; "
             f"it reads {', '.join(capability.media_types)}.",
             param="input_artifacts",
         )
 
 
-def _insert(owner: Owner, submission: Submission, capability: Capability, inputs: list[Artifact]) -> Job:
+def _insert(owner: Owner, submission: Submission, capability: Capability, accepted: _Accepted) -> Job:
     deadline = settings.JOB_DEADLINE_SECONDS if submission.deadline_seconds is None else submission.deadline_seconds
     with database.write() as now:
         _check_limits(owner)
@@ -162,11 +189,11 @@ def _insert(owner: Owner, submission: Submission, capability: Capability, inputs
             modality=capability.modality,
             model=capability.model,
             queue=capability.queue,
-            params=dict(submission.params),
+            params=dict(accepted.params),
             seed=submission.seed,
             priority=submission.priority or 0,
-            input_artifacts=[str(artifact.pk) for artifact in inputs],
-            notes=_notes(submission, capability),
+            input_artifacts=[str(artifact.pk) for artifact in accepted.inputs],
+            notes=list(accepted.notes),
             created_at=now,
             deadline_at=now + timedelta(seconds=deadline),
             metadata=dict(submission.metadata),
@@ -175,7 +202,7 @@ def _insert(owner: Owner, submission: Submission, capability: Capability, inputs
             idempotency_key=submission.idempotency_key,
         )
         JobInput.objects.bulk_create(
-            JobInput(job=job, position=position, artifact=artifact) for position, artifact in enumerate(inputs)
+            JobInput(job=job, position=position, artifact=artifact) for position, artifact in enumerate(accepted.inputs)
         )
         _turn(job, queued=+1)
     return job

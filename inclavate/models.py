@@ -252,6 +252,29 @@ class Artifact(models.Model):
         ]
 
 
+class Voice(models.Model):
+    """A voice that an owner saved: a clip to speak like, and the consent of whoever speaks in it.
+
+    It lives as long as its clip: whoever deletes the one deletes the other.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    owner = models.ForeignKey(Owner, on_delete=models.CASCADE)
+    name = models.CharField(max_length=100)
+    description = models.TextField(default="")
+    artifact = models.OneToOneField(Artifact, on_delete=models.CASCADE, related_name="voice")
+    reference_text = models.TextField(default="")
+    consent = models.TextField()
+    created_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            # voices.page too: an owner's voices by name
+            models.UniqueConstraint(fields=["owner", "name"], name="voice_one_per_name"),
+            models.CheckConstraint(condition=~Q(consent=""), name="voice_has_a_consent"),
+        ]
+
+
 class PartedUpload(models.Model):
     """An upload that comes in parts, until it is complete or given up. `token` is the store's own word for it."""
 

@@ -161,6 +161,7 @@ if STORE_PREVIOUS_URL.rstrip("/") == STORE_URL.rstrip("/"):
 # Whether clients may be sent to the store itself, where it can serve them.
 STORE_REDIRECT = _flag("STORE_REDIRECT", False)
 MODELS_FILE = Path(_text("MODELS_FILE", str(BASE_DIR / "config" / "models.toml"))).expanduser()
+VOICES_DIR = Path(_text("VOICES_DIR", str(BASE_DIR / "config" / "voices"))).expanduser()
 
 LEXICON_FILE = Path(_text("LEXICON_FILE", str(BASE_DIR / "config" / "lexicon.toml"))).expanduser()
 

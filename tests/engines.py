@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -10,12 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from inclavate.errors import InputUnreadable, UnsupportedInput
-from inclavate.generators import SPEECH, UNDERSTAND, Cancelled, Capability, Output, Run
-from workers import encoding, subtitles
-from workers.sound import WavWriter
+from inclavate.generators import DOCUMENTS, SPEECH, UNDERSTAND, Cancelled, Capability, Output, Run
+from workers import documents, encoding, subtitles
+from workers.sound import WavWriter, duration_seconds
 from workers.speech import produce, read_request
 
 SAMPLE_RATE = 16000
@@ -126,6 +128,57 @@ class HummingVoice:
             return
         time = np.arange(round(len(text) * SECONDS_PER_CHARACTER / self._speed * self.sample_rate)) / self.sample_rate
         yield np.pad(0.5 * np.cos(2 * np.pi * 300 * time), 800)
+
+
+class Parrot(Tone):
+    """Tone, with a clip to speak like: it reads that, and says what it read in the facts.
+
+    Option `words`: whether it needs to know what is said in the clip.
+    """
+
+    @classmethod
+    def describe(cls, model: str, options: Mapping[str, Any]) -> Capability:
+        return replace(
+            super().describe(model, options),
+            accepts_speaker=True,
+            requires_reference_text=options.get("words", False),
+            builtin_voices=() if options.get("words") else ("low", "high"),
+        )
+
+    def generate(self, run: Run) -> Iterator[Output]:
+        heard = {
+            "clip_digests": [hashlib.sha256(given.path.read_bytes()).hexdigest() for given in run.inputs],
+            "clip_seconds": [duration_seconds(given.path) for given in run.inputs],
+            "given": {name: run.params[name] for name in ("voice", "reference_text") if name in run.params},
+        }
+        for output in super().generate(run):
+            yield replace(output, facts={**output.facts, **heard})
+
+
+class Reader(Tone):
+    """Tone, a chapter of a document after the other; the text itself is in the facts."""
+
+    @classmethod
+    def describe(cls, model: str, options: Mapping[str, Any]) -> Capability:
+        return replace(super().describe(model, options), media_types=DOCUMENTS)
+
+    def generate(self, run: Run) -> Iterator[Output]:
+        for given in run.inputs:
+            for number, chapter in enumerate(documents.chapters(given.path, given.media_type), 1):
+                path = run.workdir / f"{number}.wav"
+                with WavWriter(path, SAMPLE_RATE) as wav:
+                    wav.write(silence(len(chapter.text) * SECONDS_PER_CHARACTER))
+                facts = {"title": chapter.title, "chapter": number, "text": chapter.text}
+                yield Output(path, "audio/wav", facts, documents.file_name(number, chapter.title, ".wav"))
+                run.check()
+        if not run.inputs:
+            yield from super().generate(run)
+
+
+def silence(seconds: float) -> Any:
+    import numpy as np
+
+    return np.zeros(round(seconds * SAMPLE_RATE), np.int16)
 
 
 class Echo:

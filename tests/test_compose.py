@@ -32,7 +32,7 @@ SECRETS = ("SECRET_KEY", "POSTGRES_PASSWORD", "S3_KEY", "S3_SECRET")
 ENVIRONMENT = {f"INCLAVATE_{name}": f"{name.replace('_', '').lower()}0123456789" for name in SECRETS}
 # What it decides itself, or what is the command's own.
 DECIDED = {"DATABASE_URL", "DATA_DIR", "HOST", "MODELS_FILE", "PORT", "REDIS_URL", "SECRET_KEY", "STORE_URL"}
-DECIDED |= {"API_KEY", "URL"}
+DECIDED |= {"API_KEY", "URL", "VOICES_DIR"}
 REFERENCE = re.compile(r"\$\{(\w+)(?::([?-])([^}]*))?\}")
 
 

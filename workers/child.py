@@ -186,7 +186,8 @@ class Child:
 
     def _report_output(self, output: Output) -> None:
         facts = dict(output.facts)
-        self._reporter.say("output", path=str(output.path), media_type=output.media_type, facts=facts)
+        names = {"path": str(output.path), "media_type": output.media_type, "filename": output.filename}
+        self._reporter.say("output", **names, facts=facts)
 
 
 def describe_error(error: Exception) -> str:

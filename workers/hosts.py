@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from workers.child import MAX_REPORT_BYTES
 
 END_SECONDS = 2.0
 _SEND_SECONDS = 10
+_MAX_FILENAME = 255
 _ROOT = Path(__file__).resolve().parent.parent
 _KEPT_VARIABLES = frozenset({"PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CACHE_HOME", "PYTHONPATH"})
 _KEPT_PREFIXES = ("LC_", "LD_", "OMP_", "OPENBLAS_", "MKL_", "CUDA_", "NVIDIA_")
@@ -79,6 +81,7 @@ class Produced:
     path: Path
     media_type: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+    filename: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +240,8 @@ class Host:
                 path = self._output_path(report)
                 if isinstance(path, Failed):
                     return path
-                return Produced(path, str(report["media_type"]), dict(report["facts"]))
+                filename = _plain_name(str(report.get("filename", "")))
+                return Produced(path, str(report["media_type"]), dict(report["facts"]), filename)
             case "done":
                 return self._finish(Done())
             case "cancelled":
@@ -279,6 +283,12 @@ class Host:
         if returncode == -signal.SIGKILL and _oom_kills() > self._oom_kills_before:
             return Failed(OutOfMemory.code, "The system killed the engine process for want of memory.")
         return Failed(EngineCrashed.code, _obituary(returncode))
+
+
+def _plain_name(text: str) -> str:
+    """A file's name without a path, a control character or half a surrogate pair in it; empty for none."""
+    plain = "".join("_" if unicodedata.category(c)[0] == "C" or c in "/\\" else c for c in text)
+    return plain[:_MAX_FILENAME] if plain.strip(". ") else ""
 
 
 class Hosts:

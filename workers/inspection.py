@@ -126,7 +126,7 @@ class Inspector:
                 return _UNREADABLE
             except (errors.Unavailable, StoreError, OSError) as error:
                 raise _Interrupted(str(error)) from error
-            return self._probe(path, artifact.sniffed_type.partition("/")[0])
+            return self.measure(path, artifact.sniffed_type)
 
     @contextmanager
     def _file(self, artifact: Artifact) -> Iterator[Path]:
@@ -148,7 +148,9 @@ class Inspector:
         if time.monotonic() > give_up_at:
             raise _Interrupted("the store is too slow")
 
-    def _probe(self, path: Path, kind: str) -> dict[str, Any] | None:
+    def measure(self, path: Path, sniffed_type: str) -> dict[str, Any] | None:
+        """The facts of a file whose first bytes show it to be that; None where it could not be found out."""
+        kind = sniffed_type.partition("/")[0]
         command = [sys.executable, "-m", "workers.probe", str(path), kind, f"{_PROBE_SECONDS:g}"]
         try:
             process = subprocess.Popen(
@@ -221,6 +223,14 @@ def _is_quantity(value: object) -> bool:
     return type(value) in (int, float) and 0 <= value < 1e9  # type: ignore[operator]
 
 
+def _is_share(value: object) -> bool:
+    return _is_quantity(value) and value <= 1  # type: ignore[operator]
+
+
+def _is_level(value: object) -> bool:
+    return type(value) in (int, float) and -1000 <= value <= 0  # type: ignore[operator]
+
+
 def _is_word(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[a-z0-9_.-]{1,40}", value) is not None
 
@@ -230,7 +240,7 @@ def _is_sentence(value: object) -> bool:
 
 
 def _are_peaks(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 200 and all(_is_quantity(peak) and peak <= 1 for peak in value)
+    return isinstance(value, list) and len(value) == 200 and all(_is_share(peak) for peak in value)
 
 
 _FACTS: Mapping[str, Callable[[object], bool]] = {
@@ -243,6 +253,9 @@ _FACTS: Mapping[str, Callable[[object], bool]] = {
     "codec": _is_word,
     "audio_codec": _is_word,
     "peaks": _are_peaks,
+    "level_dbfs": _is_level,
+    "silence": _is_share,
+    "clipped": _is_share,
     "unreadable": lambda value: value is True,
     "note": _is_sentence,
 }

@@ -23,6 +23,7 @@ from workers import image, sound
 
 if TYPE_CHECKING:
     import av
+    import numpy as np
 
 PEAKS = 200
 _MEMORY_BYTES = 2 * 2**30
@@ -30,6 +31,10 @@ _OPEN_FILES = 64
 # Of the time that there is, what drawing the waveform may take; what is left finds out the length without it.
 _WAVEFORM_SHARE = 0.7
 _TOO_LONG = "The sound is too long for a waveform."
+# What counts as silence, and what is no louder than the quietest sound that there is.
+_SILENCE_DBFS = -50.0
+_FLOOR_DBFS = -120.0
+_FULL_SCALE = 0.999
 
 
 def read_facts(path: Path, kind: str, seconds: float) -> dict[str, Any]:
@@ -72,7 +77,7 @@ def _video_facts(path: Path, until: float) -> dict[str, Any]:
 
 def _waveform_facts(path: Path, until: float) -> dict[str, Any]:
     """What decoding it all shows; no peaks and no length where the time is over first."""
-    waveform = sound.Waveform()
+    waveform, levels = sound.Waveform(), Levels()
     seconds = 0.0
     facts: dict[str, Any] = {}
     with sound.open_media(path) as container:
@@ -83,13 +88,65 @@ def _waveform_facts(path: Path, until: float) -> dict[str, Any]:
             # What a header says of these may be half the truth (HE-AAC).
             if not facts:
                 facts = {"codec": codec, "sample_rate": frame.sample_rate, "channels": len(frame.layout.channels)}
-            waveform.add(frame)
+            loudness = sound.loudness(frame)
+            waveform.add(loudness)
+            levels.add(loudness, frame.sample_rate)
             seconds += frame.samples / frame.sample_rate
             if time.monotonic() > until:
                 return facts
     if not facts:
         raise InputUnreadable("There are no samples in it.")
-    return facts | {"duration_seconds": round(seconds, 3), "peaks": waveform.peaks(PEAKS)}
+    return facts | {"duration_seconds": round(seconds, 3), "peaks": waveform.peaks(PEAKS)} | levels.facts()
+
+
+class Levels:
+    """How loud a sound is, how much of it is silence, and how much is cut off at full scale; with flat memory."""
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        self._samples = self._clipped = 0
+        self._windows = self._heard_windows = 0
+        self._power = 0.0
+        self._rest = np.zeros(0, np.float32)
+
+    def add(self, loudness: np.ndarray[Any, Any], sample_rate: int) -> None:
+        """Take in the next samples, each as its absolute value; 1.0 is full scale."""
+        import numpy as np
+
+        self._samples += len(loudness)
+        self._clipped += int(np.count_nonzero(loudness >= _FULL_SCALE))
+        finite = np.nan_to_num(loudness, nan=0.0, posinf=1.0).clip(0.0, 1.0)
+        # Windows of 20 ms: shorter than any word, longer than a period of any voice.
+        width = max(1, sample_rate // 50)
+        joined = np.concatenate((self._rest, finite))
+        whole = len(joined) // width * width
+        self._rest = joined[whole:]
+        self._measure(joined[:whole].reshape(-1, width))
+
+    def facts(self) -> dict[str, float]:
+        """`level_dbfs` is that of what is no silence; the others are shares, 0 to 1."""
+        if len(self._rest):
+            self._measure(self._rest.reshape(1, -1))
+        power = self._power / self._heard_windows if self._heard_windows else 0.0
+        return {
+            "level_dbfs": round(_decibels(power), 1),
+            "silence": round(1 - self._heard_windows / max(1, self._windows), 3),
+            "clipped": round(self._clipped / max(1, self._samples), 5),
+        }
+
+    def _measure(self, windows: np.ndarray[Any, Any]) -> None:
+        import numpy as np
+
+        powers = np.square(windows, dtype=np.float64).mean(axis=1)
+        heard = powers[powers > 10 ** (_SILENCE_DBFS / 10)]
+        self._windows += len(powers)
+        self._heard_windows += len(heard)
+        self._power += float(heard.sum())
+
+
+def _decibels(power: float) -> float:
+    return max(_FLOOR_DBFS, 10 * math.log10(power)) if power > 0 else _FLOOR_DBFS
 
 
 def _length(path: Path, until: float) -> dict[str, Any]:

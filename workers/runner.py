@@ -23,6 +23,7 @@ from storage import StoreError
 from workers import hosts
 from workers.hosts import EngineJob, Host, Hosts
 from workers.lexicon import Lexicon
+from workers.voices import Voices
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +43,17 @@ R = TypeVar("R")
 class Runner:
     """`answer` runs in one of the worker's slots; `beat` and `drain` come from other threads."""
 
-    def __init__(self, name: str, engines: Hosts, work_dir: Path, lexicon: Lexicon | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        engines: Hosts,
+        work_dir: Path,
+        lexicon: Lexicon | None = None,
+        voices: Voices | None = None,
+    ) -> None:
         self.name = name
         self._engines = engines
+        self._voices = voices or Voices()
         self._work_dir = work_dir
         self._lexicon = lexicon or Lexicon()
         self._draining_at: float | None = None
@@ -113,9 +122,10 @@ class Runner:
         with self._workdir(claim) as workdir:
             try:
                 inputs = _fetch(claim, workdir / "inputs")
+                params, speaker = self._voices.speaker(claim.job.model, self._params(claim.job), workdir / "inputs")
                 outputs = workdir / "outputs"
                 outputs.mkdir()
-                job = EngineJob(self._params(claim.job), inputs, claim.job.seed, outputs)
+                job = EngineJob(params, [*speaker, *inputs], claim.job.seed, outputs)
                 ending, detail = Ending.UNHEARD, None
                 while ending is Ending.UNHEARD:
                     with self._engines.session(claim.job.model) as host:
@@ -279,7 +289,7 @@ def _fetch(claim: jobs.Claim, folder: Path) -> list[Input]:
         except OSError as error:
             log.error("job %s: input %d cannot be kept here: %s", claim.job.pk, used.position, error)
             raise errors.InferenceFailed(f"The worker had no room for input {used.position} on its disk.") from error
-        inputs.append(Input(path, used.artifact.sniffed_type or used.artifact.media_type))
+        inputs.append(Input(path, artifacts.content_type(used.artifact) or used.artifact.media_type))
     return inputs
 
 
@@ -313,6 +323,7 @@ def _store_output(claim: jobs.Claim, output: hosts.Produced) -> artifacts.Draft:
         Artifact.Origin.GENERATED,
         output.media_type,
         expected_bytes=output.path.stat().st_size,
+        filename=output.filename,
         job=claim.job,
     )
     with ExitStack() as undo:

@@ -217,11 +217,10 @@ class Waveform:
         self._width = 1
         self._blocks = np.zeros(self._BLOCKS, np.float32)
 
-    def add(self, frame: av.AudioFrame) -> None:
-        """Take in the loudest channel of each sample."""
+    def add(self, loudness: np.ndarray[Any, Any]) -> None:
+        """Take in what `loudness` says of a frame."""
         import numpy as np
 
-        loudness = _loudness(frame)
         end = self.samples + len(loudness)
         while end > self._width * self._BLOCKS:
             self._fold()
@@ -250,7 +249,7 @@ class Waveform:
         self._width *= 2
 
 
-def _loudness(frame: av.AudioFrame) -> np.ndarray[Any, Any]:
+def loudness(frame: av.AudioFrame) -> np.ndarray[Any, Any]:
     """The absolute value of each sample, of its loudest channel, as float32; 1.0 is full scale."""
     import numpy as np
 

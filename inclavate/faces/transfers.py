@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from threading import Lock
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -19,6 +19,8 @@ from starlette.responses import Response, StreamingResponse
 from inclavate import artifacts, errors
 from inclavate.faces.boundary import at_store, store_pool
 from inclavate.models import Artifact, Owner
+
+R = TypeVar("R")
 
 _BATCH_BYTES = 2**20
 # A client may send a byte at a time, and each is an object.
@@ -118,15 +120,23 @@ class Upload:
 
     async def finish(self, purpose: str = "", expires_after: timedelta | None = None) -> Artifact:
         """Raises `InvalidRequest` where nothing came, or not what the digest says."""
+
+        def seal(draft: artifacts.Draft) -> Artifact:
+            draft.label(purpose, expires_after)
+            return draft.finish()
+
+        return await self.hand_over(seal)
+
+    async def hand_over(self, verb: Callable[[artifacts.Draft], R]) -> R:
+        """What `verb` makes of the draft, which it has to seal. Raises what `finish` does, and what it raises."""
         await self._batches.flush()
         if self._draft is None or not self.size:
             raise errors.InvalidRequest("The body is empty: there is nothing to keep.", param="body")
         if self._digest is not None:
             self._draft.check_digest(self._digest, "x-content-sha256")
-        self._draft.label(purpose, expires_after)
-        artifact = await at_store(self._draft.finish)
+        made = await at_store(verb, self._draft)
         self._is_finished = True
-        return artifact
+        return made
 
     async def __aenter__(self) -> Self:
         return self

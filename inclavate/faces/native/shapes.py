@@ -163,7 +163,7 @@ def _cut(params: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
 
 
 def artifact_json(artifact: Artifact) -> dict[str, Any]:
-    named = {"filename": artifact.filename, "purpose": artifact.purpose} if artifact.purpose else {}
+    named = {name: text for name in ("filename", "purpose") if (text := getattr(artifact, name))}
     return {
         "id": str(artifact.pk),
         "media_type": artifact.media_type,
@@ -212,6 +212,8 @@ def generator_json(offered: Offered) -> dict[str, Any]:
         shown["limits"] = dict(c.limits)
     if c.speed_range:
         shown["speed_range"] = dict(zip(("min", "max"), c.speed_range, strict=True))
+    if c.accepts_speaker:
+        shown["accepts_speaker"] = True
     if c.task == SPEECH and c.requires_reference_text:
         shown["requires_reference_text"] = True
     if c.sample_rate:

@@ -39,12 +39,18 @@ Begin = Callable[[FilePart, Mapping[str, str]], Awaitable[None]]
 
 class FormReader:
     """Reads one request's form. `begin` is called once the file begins, with the fields that came before it (others
-    may follow), `write` with each of its chunks."""
+    may follow), `write` with each of its chunks. The file is one of `file_fields`; errors name the first."""
 
     def __init__(
-        self, request: Request, max_file_bytes: int, begin: Begin, write: Callable[[bytes], Awaitable[None]]
+        self,
+        request: Request,
+        max_file_bytes: int,
+        begin: Begin,
+        write: Callable[[bytes], Awaitable[None]],
+        file_fields: tuple[str, ...] = ("file",),
     ) -> None:
         self._request = request
+        self._file_fields = file_fields
         self._max_bytes = max_file_bytes + _MAX_SURROUNDING_BYTES
         self._max_file_bytes = max_file_bytes
         self._file_bytes = 0
@@ -137,7 +143,7 @@ class FormReader:
     async def _begin_part(self) -> None:
         _, options = parse_options_header(self._headers.get("content-disposition", b""))
         self._name = options.get(b"name", b"").decode("utf-8", "replace")
-        self._is_file = b"filename" in options or self._name == "file"
+        self._is_file = b"filename" in options or self._name in self._file_fields
         media_type = self._headers.get("content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
         if not self._name:
             raise errors.InvalidRequest("A part has no name in its Content-Disposition.", param="body")
@@ -146,8 +152,8 @@ class FormReader:
         if not self._is_file:
             self._begin_field()
             return
-        if self._name != "file" or self._form.file is not None:
-            raise errors.InvalidRequest("One file is taken, in the field `file`.", param=self._shown)
+        if self._name not in self._file_fields or self._form.file is not None:
+            raise errors.InvalidRequest(f"One file is taken, in the field `{self._file_fields[0]}`.", param=self._shown)
         filename = options.get(b"filename", b"").decode("utf-8", "replace").replace("%22", '"')
         self._form.file = FilePart(filename, media_type)
         await self._begin(self._form.file, self._form.fields)
@@ -169,7 +175,8 @@ class FormReader:
             self._file_bytes += len(data)
             if self._file_bytes > self._max_file_bytes:
                 raise errors.PayloadTooLarge(
-                    f"file: it may have at most {self._max_file_bytes:,} bytes; more came.", param="file"
+                    f"{self._shown}: it may have at most {self._max_file_bytes:,} bytes; more came.",
+                    param=self._shown,
                 )
             await self._write(data)
             return

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from inclavate import artifacts, errors, jobs
+from inclavate import artifacts, errors, jobs, voices
 from inclavate.faces.boundary import idempotency_key, parse_id
 from inclavate.faces.transfers import filename
 from inclavate.fleet import Offered
 from inclavate.generators import SPEECH, TRANSCRIBE
-from inclavate.models import Artifact
+from inclavate.models import Artifact, Voice
 
 MAX_FILENAME = 255
 PURPOSES = ("assistants", "user_data", "vision")
@@ -73,6 +73,9 @@ class SpeechRequest(BaseModel):
                 f"stream_format must be audio or sse, not {self.stream_format[:40]!r}.", param="stream_format"
             )
         params = {"text": self.input} | {name: getattr(self, name) for name in _SPEECH_PARAMS}
+        # OpenAI's SDKs name a voice of one's own so.
+        if isinstance(self.voice, dict) and isinstance(self.voice.get("id"), str):
+            params["voice"] = self.voice["id"]
         speaker = self.speaker_artifact
         return jobs.Submission(
             model=self.model,
@@ -230,4 +233,61 @@ def files_json(page: artifacts.Page[Artifact]) -> dict[str, Any]:
         "has_more": page.truncated,
         "first_id": data[0]["id"] if data else None,
         "last_id": data[-1]["id"] if data else None,
+    }
+
+
+# -- voices ------------------------------------------------------------------------------------------------------------
+
+
+class VoiceRequest(BaseModel):
+    """The fields of `POST /v1/audio/voices` beside the clip."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    consent: str
+    reference_text: str = ""
+    description: str = ""
+    artifact: str | None = None
+    type: str = "audio_sample"
+
+    def new_voice(self) -> voices.NewVoice:
+        """Raises `InvalidRequest`."""
+        if self.type != "audio_sample":
+            raise errors.InvalidRequest(
+                f"type must be audio_sample, not {self.type[:40]!r}: a voice is made of a clip.", param="type"
+            )
+        return voices.NewVoice(self.name, self.consent, self.reference_text, self.description)
+
+
+def voice_json(voice: Voice, models: list[str]) -> dict[str, Any]:
+    """A saved voice; `models` are those that speak like a clip."""
+    state, reason = voices.state(voice)
+    given_at = int(voice.created_at.timestamp())
+    return {
+        "id": str(voice.pk),
+        "object": "audio.voice",
+        "type": "audio_sample",
+        "name": voice.name,
+        "created_at": given_at,
+        "description": voice.description or None,
+        "state": state,
+        "state_reason": reason,
+        "reference_text": voice.reference_text or None,
+        "consent": {"statement": voice.consent, "account": voice.owner.name, "given_at": given_at},
+        "artifact": str(voice.artifact_id),
+        "facts": {name: voice.artifact.facts[name] for name in voices.MEASURES if name in voice.artifact.facts},
+        "models": models,
+    }
+
+
+def common_voice_json(voice: voices.CommonVoice) -> dict[str, Any]:
+    """A voice of the deployment's or of a model's: it has a name and no id."""
+    return {
+        "id": None,
+        "object": "audio.voice",
+        "type": voice.kind,
+        "name": voice.name,
+        "state": voices.READY,
+        "models": list(voice.models),
     }

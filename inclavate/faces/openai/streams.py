@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from inclavate import artifacts, errors, fleet, jobs
 from inclavate.faces.boundary import at_store, endpoint, in_pool, read_json, validate
-from inclavate.faces.openai import files, live, shapes, waiting
+from inclavate.faces.openai import files, live, shapes, voices, waiting
 from inclavate.faces.openai.forms import FilePart, FormReader
 from inclavate.faces.transfers import Upload, content_disposition, filename, iterate
 from inclavate.generators import TRANSCRIBE
@@ -108,5 +108,6 @@ def _check_type(declared: str, sniffed: str | None, accepted: Iterable[str]) -> 
 routes = [
     Route("/v1/audio/speech", speech, methods=["POST"]),
     Route("/v1/audio/transcriptions", transcribe, methods=["POST"]),
+    *voices.routes,
     *files.routes,
 ]

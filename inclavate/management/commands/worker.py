@@ -28,6 +28,8 @@ from workers.hosts import Hosts
 from workers.inspection import Inspector
 from workers.lexicon import Lexicon, LexiconError
 from workers.runner import Runner, beat_until, persist
+from workers.voices import VoiceError, Voices
+from workers.voices import load as load_voices
 
 _TURN_SECONDS = 0.05
 _MAX_SLOTS = 64
@@ -47,16 +49,18 @@ class Command(BaseCommand):
         try:
             catalog = load_catalog(settings.MODELS_FILE)
             wanted = models or settings.WORKER_MODELS or catalog.models
-            offered = [catalog.models[model].capability() for model in dict.fromkeys(wanted)]
-        except (CatalogError, KeyError) as error:
+            able = [catalog.models[model].capability() for model in dict.fromkeys(wanted)]
+            voices = Voices(load_voices(settings.VOICES_DIR), able)
+        except (CatalogError, VoiceError, KeyError) as error:
             raise CommandError(f"The worker cannot offer its models: {error}") from None
         try:
             lexicon = Lexicon.load(settings.LEXICON_FILE)
         except LexiconError as error:
             raise CommandError(f"INCLAVATE_LEXICON_FILE: {error}") from None
+        offered = [voices.offered(capability) for capability in able]
         engines = Hosts(catalog, settings.MODEL_IDLE_SECONDS, settings.ENVIRONMENT)
         work_dir = settings.DATA_DIR / "work" / name
-        runner = Runner(name, engines, work_dir, lexicon)
+        runner = Runner(name, engines, work_dir, lexicon, voices)
         inspector = _inspector(runner, work_dir)
         tasks.install(runner, inspector)
         try:
