@@ -81,7 +81,7 @@ class Feed:
                 size = self._path.stat().st_size
                 for listener, heard in self._heard.items():
                     self._heard[listener] = self._feed_one(listener, heard, size)
-        except redis.RedisError as error:
+        except (redis.RedisError, OSError) as error:
             log.warning("sound was not passed on: %s", error)
             self._looked_at = time.monotonic() + _SAY_SECONDS
             self._heard = {}

@@ -95,7 +95,12 @@ class Hum:
     @classmethod
     def describe(cls, model: str, options: Mapping[str, Any]) -> Capability:
         given = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-        fields = {"builtin_voices": ("anna", "ben"), "formats": encoding.FORMATS, "subtitles": subtitles.FORMATS}
+        fields = {
+            "builtin_voices": ("anna", "ben"),
+            "formats": encoding.FORMATS,
+            "media_types": DOCUMENTS,
+            "subtitles": subtitles.FORMATS,
+        }
         return Capability(
             model=model, modality="audio", task=SPEECH, sample_rate=HummingVoice.sample_rate, **fields | given
         )

@@ -15,8 +15,8 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inclavate.errors import UnsupportedInput
-from inclavate.generators import Cancelled
+from inclavate.errors import JobError, UnsupportedInput
+from inclavate.generators import Cancelled, Input, Output
 from tests.driving import LocalRun
 from tests.engines import Hum, HummingVoice
 from workers import subtitles
@@ -326,3 +326,42 @@ def test_a_model_without_a_pace_ignores_the_speed(tmp_path):
 def test_a_voice_that_is_gone_since_the_job_was_submitted_fails_it_with_the_list(tmp_path):
     with pytest.raises(UnsupportedInput, match=r"params\.voice: 'cleo' is no voice of hum; it has anna, ben\."):
         read_request(run_of(tmp_path, text="Hi.", voice="cleo"), Hum.describe("hum", {}))
+
+
+BOOK = "# The fox\n\nIt ran home. It slept.\n\n# ***\n\n\U0001f98a\n\n# The owl: a tale\n\nIt asked who was there."
+
+
+def read_aloud(tmp_path: Path, book: str, /, **params: Any) -> tuple[list[Output], LocalRun]:
+    (tmp_path / "book").write_text(book, "utf-8")
+    run = LocalRun(tmp_path, params, [Input(tmp_path / "book", "text/markdown")])
+    engine = Hum()
+    engine.load({})
+    return list(engine.generate(run)), run
+
+
+def test_each_chapter_of_a_document_is_a_sound_with_its_title(tmp_path):
+    outputs, run = read_aloud(tmp_path, BOOK, response_format="flac", subtitles="vtt")
+    titles = [(output.filename, output.facts["title"]) for output in outputs]
+    assert titles == [
+        ("001 The fox.flac", "The fox"),
+        ("001 The fox.vtt", "The fox"),
+        ("002 The owl a tale.flac", "The owl: a tale"),
+        ("002 The owl a tale.vtt", "The owl: a tale"),
+    ]
+    fox, _, owl, said = outputs
+    assert soundfile.info(fox.path).duration == pytest.approx(fox.facts["duration_seconds"], abs=0.001)
+    assert [cue.text for cue in parsed(said.path.read_text("utf-8"), "vtt")][-1] == "It asked who was there."
+    assert owl.facts["chapter"] == 2
+    fractions = [fraction for _, fraction in run.reported if fraction is not None]
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == pytest.approx(1.0)
+
+
+def test_a_document_without_a_word_is_refused(tmp_path):
+    with pytest.raises(JobError, match="no text in the document"):
+        read_aloud(tmp_path, "\U0001f98a\n\n***\n")
+
+
+def test_a_document_and_a_text_are_not_spoken_both(tmp_path):
+    with pytest.raises(UnsupportedInput, match="send one of them"):
+        read_aloud(tmp_path, BOOK, text="Hello.")

@@ -6,14 +6,15 @@ An engine is a `Voice`; `produce` makes a job's files of what it says, `speak` t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from inclavate.errors import InvalidRequest, UnsupportedInput
-from inclavate.generators import Capability, Check, Output, Run, match_language
-from workers import subtitles
-from workers.encoding import file_name, open_sound
+from inclavate.generators import DOCUMENTS, Capability, Check, Input, Output, Run, match_language
+from workers import documents, subtitles
+from workers.encoding import file_name, media_type_of, open_sound
 from workers.lexicon import Lexicon
 from workers.normalisation import readable, spoken
 from workers.subtitles import Cue
@@ -72,7 +73,8 @@ class Voice(Protocol):
 class SpeechRequest:
     """What a speech job asks for, checked. `language` is one of the capability's, or None where there is no choice."""
 
-    text: str
+    text: str = ""
+    document: Input | None = None
     voice: str | None = None
     language: str | None = None
     speed: float = 1.0
@@ -87,8 +89,15 @@ class SpeechRequest:
 
 def read_request(run: Run, capability: Capability) -> SpeechRequest:
     """The job's params, checked again: the model may have changed since it was submitted. Raises `UnsupportedInput`."""
+    read = [given for given in run.inputs if given.media_type in DOCUMENTS]
     try:
-        Check(capability, run.params, len(run.inputs), "params.{}".format).run()
+        Check(
+            capability,
+            run.params,
+            len(run.inputs) - len(read),
+            "params.{}".format,
+            document_count=len(read),
+        ).run()
     except InvalidRequest as error:
         raise UnsupportedInput(error.message, param=error.param) from None
     given = {name: value for name in SpeechRequest.__slots__ if (value := run.params.get(name)) is not None}
@@ -96,39 +105,88 @@ def read_request(run: Run, capability: Capability) -> SpeechRequest:
         given.pop("speed", None)
     if "language" in given:
         given["language"] = match_language(given["language"], capability.languages)
-    return SpeechRequest(**given)
+    return SpeechRequest(**given | {"document": read[0]} if read else given)
 
 
 def produce(run: Run, asked: SpeechRequest, voice: Voice) -> Iterator[Output]:
-    """The job's outputs: the sound in the format that was asked for, then the subtitles if they were."""
-    cues: list[Cue] = []
+    """The job's outputs: the sound in the format that was asked for, then the subtitles if they were; of a document,
+    these for each chapter.
+    """
+    if asked.document is not None:
+        run.progress("reading input")
+        chapters = documents.chapters(asked.document.path, asked.document.media_type)
+        yield from _read_aloud(run, asked, voice, list(chapters))
+        return
     path = run.workdir / file_name("speech", asked.response_format)
+    run.growing(path, media_type_of(asked.response_format))
+    yield from _files(run, asked, voice, path, _Share(run))
+
+
+def _read_aloud(
+    run: Run, asked: SpeechRequest, voice: Voice, chapters: Sequence[documents.Chapter]
+) -> Iterator[Output]:
+    total = sum(len(chapter.text) for chapter in chapters)
+    before = outputs = 0
+    for number, chapter in enumerate(chapters, 1):
+        path = run.workdir / file_name(f"{number:03d}", asked.response_format)
+        share = _Share(run, before / total, len(chapter.text) / total)
+        try:
+            for output in _files(run, replace(asked, text=chapter.text), voice, path, share):
+                facts = {**output.facts, "chapter": number, "title": chapter.title}
+                name = documents.file_name(number, chapter.title, output.path.suffix)
+                yield replace(output, facts=facts, filename=name)
+                outputs += 1
+        except UnsupportedInput:
+            run.note(f"Chapter {number} has nothing in it that can be spoken.")
+        before += len(chapter.text)
+    if not outputs:
+        raise UnsupportedInput("The document has nothing in it that can be spoken.", param="input_artifacts")
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What a text's own progress is of the whole job's."""
+
+    run: Run
+    start: float = 0.0
+    size: float = 1.0
+
+    def progress(self, fraction: float) -> None:
+        self.run.progress("generating", self.start + self.size * fraction)
+
+
+def _files(run: Run, asked: SpeechRequest, voice: Voice, path: Path, share: _Share) -> Iterator[Output]:
+    cues: list[Cue] = []
     with open_sound(path, asked.response_format, voice.sample_rate) as sound:
-        run.growing(path, sound.media_type)
-        for block in speak(run, asked, voice, cues.append):
+        for block in speak(run, asked, voice, cues.append, share):
             sound.write(block)
     facts = {"duration_seconds": sound.duration_seconds, "sample_rate": sound.sample_rate, "channels": sound.channels}
     yield Output(path, sound.media_type, facts)
     if asked.subtitles is not None:
-        path = run.workdir / f"speech.{asked.subtitles}"
+        path = path.with_suffix(f".{asked.subtitles}")
         path.write_text(subtitles.render(cues, asked.subtitles), encoding="utf-8", newline="\n")
         yield Output(path, subtitles.MEDIA_TYPES[asked.subtitles], {"cues": len(cues)})
 
 
 def speak(
-    run: Run, asked: SpeechRequest, voice: Voice, told: Callable[[Cue], object] = lambda cue: None
+    run: Run,
+    asked: SpeechRequest,
+    voice: Voice,
+    told: Callable[[Cue], object] = lambda cue: None,
+    share: _Share | None = None,
 ) -> Iterator[Samples]:
     """The speech as float32 blocks of shape (frames,) at the voice's rate, each as soon as it is spoken.
 
-    `told` is given the words of each block and when they are heard. Raises `UnsupportedInput` where nothing can be
-    spoken, before any block.
+    `told` is given the words of each block and when they are heard; `share` is the text's of the job, all of it where
+    left out. Raises `UnsupportedInput` where nothing can be spoken, before any block.
     """
+    share = share or _Share(run)
     track = _Track(asked, voice.sample_rate)
     level = _Level(voice.sample_rate)
     text = _readable(asked)
     lexicon = Lexicon(asked.lexicon)
     for piece in _pieces(text, asked, voice):
-        run.progress("generating", piece.start / len(text))
+        share.progress(piece.start / len(text))
         sound = _sound(run, voice, _words(lexicon.apply(piece.text), asked, voice))
         if len(sound) and (blocks := track.place(level.even(sound))):
             told(Cue(track.start_seconds, track.end_seconds, piece.text))
@@ -139,7 +197,7 @@ def speak(
         track.pause(piece.end)
     if track.is_empty:
         raise UnsupportedInput("params.text has nothing in it that can be spoken.", param="text")
-    run.progress("generating", 1.0)
+    share.progress(1.0)
     yield from track.finish()
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inclavate.errors import InferenceFailed, UnsupportedInput
-from inclavate.generators import SPEECH, Capability, Output, Run, blend_of
+from inclavate.generators import DOCUMENTS, SPEECH, Capability, Output, Run, blend_of
 from workers import subtitles
 from workers.encoding import FORMATS
 from workers.speech import MAX_CHARACTERS, produce, read_request
@@ -68,6 +68,8 @@ class Kokoro:
             speed_range=SPEED_RANGE,
             limits={"max_characters": MAX_CHARACTERS},
             formats=FORMATS,
+            media_types=DOCUMENTS,
+            streams=True,
             subtitles=subtitles.FORMATS,
             sample_rate=SAMPLE_RATE,
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inclavate.errors import InferenceFailed
-from inclavate.generators import SPEECH, Capability, Output, Run
+from inclavate.generators import DOCUMENTS, SPEECH, Capability, Output, Run
 from workers import subtitles
 from workers.encoding import FORMATS
 from workers.speech import MAX_CHARACTERS, SpeechRequest, produce, read_request
@@ -59,6 +59,8 @@ class Piper:
             speed_range=SPEED_RANGE,
             limits={"max_characters": MAX_CHARACTERS},
             formats=FORMATS,
+            media_types=DOCUMENTS,
+            streams=True,
             subtitles=subtitles.FORMATS,
             sample_rate=rates.pop() if len(rates) == 1 else None,
         )
