@@ -114,7 +114,7 @@ REFUSED: list[tuple[Capability, dict[str, Any], str, str]] = [
     (CLONER, {"voice": "cold"}, "voice", "'cold' is no voice of cloner; it has warm."),
     (CLONER, {"speaker_artifact": CLIP, "reference_text": "Hi."}, "reference_text", "cloner takes no reference text"),
     (F5, {}, "voice", "f5 needs a voice or a speaker_artifact."),
-    (F5, {"voice": "warm", "reference_text": "Hi."}, "reference_text", "A clip and the exact words said in it"),
+    (F5, {"voice": "warm", "reference_text": "Hi."}, "reference_text", "The voice is the deployment's"),
     (F5, {"speaker_artifact": CLIP}, "reference_text", "A clip and the exact words said in it are required."),
     (F5, {"speaker_artifact": CLIP, "reference_text": " "}, "reference_text", "A clip and the exact words said in it"),
 ]
