@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from inclavate.errors import InvalidRequest, UnsupportedInput
 from inclavate.generators import DOCUMENTS, Capability, Check, Input, Output, Run, match_language
 from workers import documents, subtitles
-from workers.encoding import file_name, media_type_of, open_sound
+from workers.encoding import file_name, open_sound
 from workers.lexicon import Lexicon
 from workers.normalisation import readable, spoken
 from workers.subtitles import Cue
@@ -118,8 +118,7 @@ def produce(run: Run, asked: SpeechRequest, voice: Voice) -> Iterator[Output]:
         yield from _read_aloud(run, asked, voice, list(chapters))
         return
     path = run.workdir / file_name("speech", asked.response_format)
-    run.growing(path, media_type_of(asked.response_format))
-    yield from _files(run, asked, voice, path, _Share(run))
+    yield from _files(run, asked, voice, path, _Share(run), run.growing)
 
 
 def _read_aloud(
@@ -155,9 +154,18 @@ class _Share:
         self.run.progress("generating", self.start + self.size * fraction)
 
 
-def _files(run: Run, asked: SpeechRequest, voice: Voice, path: Path, share: _Share) -> Iterator[Output]:
+def _files(
+    run: Run,
+    asked: SpeechRequest,
+    voice: Voice,
+    path: Path,
+    share: _Share,
+    announce: Callable[[Path, str], object] = lambda path, media_type: None,
+) -> Iterator[Output]:
+    """`announce` is told of the sound's file once that is there, before anything is in it."""
     cues: list[Cue] = []
     with open_sound(path, asked.response_format, voice.sample_rate) as sound:
+        announce(path, sound.media_type)
         for block in speak(run, asked, voice, cues.append, share):
             sound.write(block)
     facts = {"duration_seconds": sound.duration_seconds, "sample_rate": sound.sample_rate, "channels": sound.channels}
