@@ -107,6 +107,7 @@ def test_a_part_that_is_run_again_replaces_its_own_section_of_the_report_alone(t
     path, titles = tmp_path / "evidence" / "report.md", ["First", "Second"]
     for title, body in (("Second", "Old."), ("First", "One.\n\n| a |"), ("Second", "New."), ("Second", "New.")):
         keep(path, "\n# Report\n", titles, title, body)
+        assert ("Not run yet: First." in path.read_text("utf-8")) == (body == "Old.")
     assert path.read_text("utf-8") == "# Report\n\n## First\n\nOne.\n\n| a |\n\n## Second\n\nNew.\n"
 
 

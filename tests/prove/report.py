@@ -41,4 +41,5 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
 
 def _whole(introduction: str, titles: Sequence[str], bodies: Mapping[str, str]) -> str:
     sections = [f"## {title}\n\n{bodies[title]}" for title in titles if title in bodies]
-    return "\n\n".join([introduction.strip(), *sections]) + "\n"
+    missing = [f"Not run yet: {'; '.join(title for title in titles if title not in bodies)}."]
+    return "\n\n".join([introduction.strip(), *(missing if len(sections) < len(titles) else ()), *sections]) + "\n"
