@@ -9,7 +9,7 @@ AGAIN := --last-failed --last-failed-no-failures none
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dev up demo test chaos bench lint lock
+.PHONY: help setup dev up demo test prove chaos bench lint lock
 
 help: ## say what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -29,6 +29,9 @@ demo: setup ## start everything, make a sentence, hear it back (ONCE=1: then sto
 test: dev ## every test on SQLite, then those of the database on PostgreSQL
 	$(BIN)/python -m pytest $(BESIDE) || $(BIN)/python -m pytest $(AGAIN)
 	$(BIN)/python -m pytest --database postgres -m database || $(BIN)/python -m pytest --database postgres $(AGAIN)
+
+prove: dev ## have long texts spoken and heard back, into docs/evidence/ (SEED=… ONLY=a part of python -m tests.prove)
+	$(BIN)/python -m tests.prove $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 chaos: dev ## 1,000 jobs while everything is broken at random (SEED=… JOBS=…)
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) --jobs $(or $(JOBS),1000)

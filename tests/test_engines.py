@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from inclavate.errors import InferenceFailed, InputUnreadable, UnsupportedInput
 from inclavate.generators import SPEECH, TRANSCRIBE, Cancelled, Capability, Generator, Input, Output
 from tests.driving import TEST_MODELS, LocalRun, outputs, run_job
+from tests.prove.hearing import follow, word_error_rate
+from tests.prove.texts import counted, joined
 from workers.catalog import Entry, load_catalog, load_engine
 from workers.engines.kokoro import LANGUAGES, Kokoro
 from workers.engines.piper import MAX_PHONEMES, Piper, _PiperVoice, _split_phonemes
@@ -47,17 +49,6 @@ NEWS = (
     "The council met on Monday to discuss the new bridge. Nobody wanted to pay for it, and the mayor said so. "
     "Work will begin in the spring, when the river is low."
 )
-
-
-def word_error_rate(said: str, heard: str) -> float:
-    """Words to change, drop or add, over the words that were said."""
-    said_words, heard_words = (re.findall(r"[a-z']+", text.lower()) for text in (said, heard))
-    row = list(range(len(heard_words) + 1))
-    for number, word in enumerate(said_words, 1):
-        before, row[0] = row[0], number
-        for place, other in enumerate(heard_words, 1):
-            before, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, before + (word != other))
-    return row[-1] / len(said_words)
 
 
 class Bench:
@@ -396,6 +387,13 @@ def test_what_is_spoken_is_heard_word_by_word(bench, model):
     _, output = bench.speak(NEWS, model)
     _, heard, _ = bench.transcribe(output.path)
     assert word_error_rate(NEWS, heard) < 0.1, heard
+
+
+def test_every_sentence_of_a_thousand_words_is_heard_in_order(bench):
+    sentences = counted(1_000, seed=5)
+    _, output = bench.speak(joined(sentences))
+    _, heard, _ = bench.transcribe(output.path)
+    assert not [fate for fate in follow(sentences, heard) if not fate.is_in_order]
 
 
 @pytest.mark.parametrize("response_format", ["pcm", "flac", "mp3", "opus", "aac"])

@@ -367,3 +367,15 @@ def test_a_document_without_a_word_is_refused(tmp_path):
 def test_a_document_and_a_text_are_not_spoken_both(tmp_path):
     with pytest.raises(UnsupportedInput, match="send one of them"):
         read_aloud(tmp_path, BOOK, text="Hello.")
+
+
+@pytest.mark.parametrize("response_format", FORMATS)
+def test_the_file_that_grows_is_there_when_it_is_announced_and_is_the_output(tmp_path, response_format):
+    class Watched(LocalRun):
+        def growing(self, path: Path, media_type: str) -> None:
+            announced.append((path, media_type, path.is_file()))
+
+    announced: list[tuple[Path, str, bool]] = []
+    request = SpeechRequest("One. Two.", response_format=response_format)
+    [output] = produce(Watched(tmp_path), request, HummingVoice())
+    assert announced == [(output.path, output.media_type, True)]
