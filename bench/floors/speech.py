@@ -17,29 +17,30 @@ from workers.text import Piece, sentences, split
 
 
 class Engine(Protocol):
-    cut: Callable[[str], Iterator[Piece]]
     sample_rate: int
+
+    def cut(self, text: str) -> Iterator[Piece]:
+        """The pieces that it is given when we use it."""
 
     def frames(self, words: str) -> int:
         """Speak them; how many samples that made."""
 
 
 class Piper:
-    cut = staticmethod(sentences)
-
     def __init__(self, options: Mapping[str, Any]) -> None:
         from piper import PiperVoice
 
         self._voice = PiperVoice.load(options["voice"])
         self.sample_rate: int = self._voice.config.sample_rate
 
+    def cut(self, text: str) -> Iterator[Piece]:
+        return sentences(text)
+
     def frames(self, words: str) -> int:
         return sum(len(chunk.audio_float_array) for chunk in self._voice.synthesize(words))
 
 
 class Kokoro:
-    cut = staticmethod(split)
-
     def __init__(self, options: Mapping[str, Any]) -> None:
         import kokoro_onnx
 
@@ -50,6 +51,9 @@ class Kokoro:
             whole.flush()
             self._model = kokoro_onnx.Kokoro(whole.name, options["voices"], vocab_config=options["vocabulary"])
         self._style = self._model.get_voice_style(min(self._model.voices))
+
+    def cut(self, text: str) -> Iterator[Piece]:
+        return split(text)
 
     def frames(self, words: str) -> int:
         return len(self._model.create(words, self._style)[0])
