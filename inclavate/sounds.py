@@ -31,6 +31,7 @@ _CHUNK_BYTES = 64 * 1024
 _LOOK_SECONDS = 0.25
 _SAY_SECONDS = 5.0
 _FORGOTTEN_SECONDS = 30
+_HANGS_SECONDS = 2.0
 _HEAD = struct.Struct(">QQB")
 
 
@@ -132,8 +133,10 @@ class Listener:
         """The next chunk; None where none came in that time, or Redis does not answer."""
         began = time.monotonic()
         try:
-            await self._say()
-            found = await self._client.blpop([self._list], timeout=seconds)
+            # Redis keeps to the time that it is given, unless it hangs.
+            async with asyncio.timeout(seconds + _HANGS_SECONDS):
+                await self._say()
+                found = await self._client.blpop([self._list], timeout=seconds)
         except (redis.RedisError, OSError) as error:
             log.warning("sound could not be listened to: %s", error)
             self._said_at = -_SAY_SECONDS

@@ -369,16 +369,19 @@ class _Kept:
             try:
                 self._file.write(chunk)
             except OSError as error:
-                raise StoreError(f"cannot keep a part in the temporary folder: {error.strerror}") from error
+                raise _no_room(error) from error
         self.size += len(chunk)
 
     @property
     def body(self) -> bytes | IO[bytes]:
-        """All of it, as boto3 takes it. From a file it goes 16 KiB at a time, and slower."""
+        """All of it, as boto3 takes it; from a file it goes 16 KiB at a time, and slower. Raises `StoreError`."""
         if self._room is not None:
             # boto3 takes a bytearray too, and does not copy it; its types do not say so.
             return cast(bytes, self._memory)
-        self._file.seek(0)
+        try:
+            self._file.seek(0)
+        except OSError as error:
+            raise _no_room(error) from error
         return cast(IO[bytes], self._file)
 
     def close(self) -> None:
@@ -389,6 +392,10 @@ class _Kept:
         # What is still to be flushed is not wanted any more, and may not fit.
         with suppress(OSError):
             self._file.close()
+
+
+def _no_room(error: OSError) -> StoreError:
+    return StoreError(f"cannot keep a part in the temporary folder: {error.strerror}")
 
 
 class _Sending(threading.Thread):

@@ -630,6 +630,14 @@ def test_a_listing_that_nobody_reads_to_its_end_is_no_error(live, client):
     assert (code, err) == (0, "")
 
 
+def speaking(live, client) -> tuple[subprocess.Popen[bytes], Job]:
+    """A command that speaks for long, and its job, which runs."""
+    # One of an earlier test may be about to end.
+    until(lambda: all(job.is_finished for job in client.jobs(limit=5).jobs))
+    command = live.start("speak", LONG_TEXT)
+    return command, running_job(client)
+
+
 def running_job(client) -> Job:
     def find():
         found = (job for job in client.jobs(limit=5).jobs if job.state == "running" and job.params["text"] in LONG_TEXT)
@@ -639,13 +647,12 @@ def running_job(client) -> Job:
 
 
 def test_a_cancelled_job_ends_its_command_with_5(live, client):
-    speaking = live.start("speak", LONG_TEXT)
-    job = running_job(client)
+    command, job = speaking(live, client)
     code, out, _ = live.run("cancel", job.id)
     assert code == 0
     assert out.decode().startswith(job.id)
-    _, err = speaking.communicate(timeout=60)
-    assert speaking.returncode == 5
+    _, err = command.communicate(timeout=60)
+    assert command.returncode == 5
     assert f"Job {job.id} cancelled" in err.decode()
     assert not list(live.folder.iterdir())
     code, _, err = live.run("cancel", job.id)
@@ -654,11 +661,10 @@ def test_a_cancelled_job_ends_its_command_with_5(live, client):
 
 
 def test_ctrl_c_cancels_the_job_first_and_ends_with_130(live, client):
-    speaking = live.start("speak", LONG_TEXT)
-    job = running_job(client)
-    speaking.send_signal(signal.SIGINT)
-    _, err = speaking.communicate(timeout=120)
-    assert speaking.returncode == 130
+    command, job = speaking(live, client)
+    command.send_signal(signal.SIGINT)
+    _, err = command.communicate(timeout=120)
+    assert command.returncode == 130
     assert f"job {job.id} is cancelled" in err.decode()
     assert until(lambda: client.job(job.id).is_finished)
     assert client.job(job.id).state == "cancelled"

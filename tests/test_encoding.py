@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import resource
 import struct
 import tracemalloc
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from av.error import FFmpegError
 
 from inclavate.artifacts import sniff
 from workers.encoding import FORMATS, PCM_SAMPLE_RATE, file_name, media_type_of, open_sound
@@ -195,3 +197,17 @@ def test_twenty_minutes_are_written_with_flat_memory(tmp_path, name):
         finally:
             tracemalloc.stop()
     assert many < few + minute.nbytes
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_disk_that_is_full_is_an_error_and_leaves_no_file(tmp_path, name):
+    noise = np.random.default_rng(1).integers(-9000, 9000, 24_000).astype(np.int16)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # In the middle of a block, of which the system would take the first half and say so.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_001, before[1]))
+    try:
+        with pytest.raises((OSError, FFmpegError)):
+            encode(tmp_path / "a", name, 24_000, np.tile(noise, 20))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []

@@ -29,11 +29,16 @@ from workers.sound import WavWriter, duration_seconds
 
 ROOT = Path(__file__).resolve().parent.parent
 SHIPPED = ROOT / "config" / "models.toml"
+# They do not load, do not end well, or take their time on purpose.
+UNUSUAL = (
+    *("test-broken", "test-refusing", "test-stubborn", "test-tone-slow-load"),
+    *("test-tone-broken", "test-tone-failing", "test-tone-live", "test-tone-long"),
+)
 ENTRIES = {
     model: entry
     for catalog in (load_catalog(SHIPPED), load_catalog(TEST_MODELS))
     for model, entry in catalog.models.items()
-    if model not in ("test-broken", "test-refusing", "test-stubborn", "test-tone-slow-load")
+    if model not in UNUSUAL
 }
 SPEAKERS = ("piper-joe", "kokoro-82m")
 SENTENCES = "The quick brown fox jumps over the lazy dog.\n\nSeven ships sailed to the harbour in the morning."
@@ -121,11 +126,8 @@ def assert_is_valid(output: Output, run: LocalRun, capability: Capability) -> No
     if capability.modality == "audio":
         samples, rate = read_wav(output.path)
         assert output.media_type == "audio/wav"
-        assert output.facts == {
-            "duration_seconds": len(samples) / rate,
-            "sample_rate": capability.sample_rate,
-            "channels": 1,
-        }
+        facts = {"duration_seconds": len(samples) / rate, "sample_rate": capability.sample_rate, "channels": 1}
+        assert facts.items() <= output.facts.items()
         assert rate == capability.sample_rate
         assert 300 < np.abs(samples.astype(int)).max() < 32767
     else:

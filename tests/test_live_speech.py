@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +12,12 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
+from starlette.requests import Request
 
 from inclavate import sounds
+from inclavate.errors import Unavailable
+from inclavate.faces.openai import live as live_speech
+from inclavate.models import Job, Owner, State
 from tests import platforms
 from tests.driving import engines_of, until
 from tests.platforms import Platform
@@ -179,3 +184,17 @@ def test_a_run_that_fails_after_the_first_sound_breaks_the_stream_off(live: Plat
     with streamed(live, model="test-tone-failing", stream_format="sse") as answer:
         last = events(answer.read().decode())[-1]
     assert (last["type"], last["error"]["code"]) == ("error", "inference_failed")
+
+
+@pytest.mark.parametrize(
+    ("state", "fence", "is_lost"),
+    [(State.QUEUED, 0, False), (State.RUNNING, 1, False), (State.QUEUED, 1, True), (State.RUNNING, 2, True)],
+)
+def test_a_row_that_is_older_than_the_sound_does_not_make_its_run_a_lost_one(
+    state: str, fence: int, is_lost: bool
+) -> None:
+    job = Job(state=State.QUEUED)
+    hearing = live_speech.Hearing(Request({"type": "http"}), Owner(), job)
+    assert hearing._is_next(sounds.Chunk(1, 0, "audio/wav", b"RIFF"), job)
+    with pytest.raises(Unavailable) if is_lost else contextlib.nullcontext():
+        hearing._check_run(Job(state=state, fence=fence))

@@ -187,7 +187,7 @@ def test_a_cancel_is_met_between_pieces(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["...", "?!\n\n—", "()"])
+@pytest.mark.parametrize("text", ["...", "?!\n\n—", "()", "***", " \n "])
 def test_where_nothing_can_be_spoken_no_block_and_no_file_comes(tmp_path, text):
     with pytest.raises(UnsupportedInput, match=r"params\.text has nothing"):
         next(speak(run_of(tmp_path), SpeechRequest(text, lead_silence_seconds=1.0), HummingVoice()))
@@ -204,10 +204,12 @@ def test_an_unspeakable_piece_among_others_leaves_its_pause_and_no_more(tmp_path
 
 def test_short_sentences_are_said_together_only_where_that_sounds_better(tmp_path):
     voice = Abrupt()
-    spoken(tmp_path, voice, "One. Two.\n\nThree.")
+    spoken(tmp_path, voice, "Zero. One. Two.\n\nThree.")
+    # The first alone: somebody may wait for it.
+    assert voice.heard == ["Zero.", "One. Two.", "Three."]
     voice.joins_sentences = False
     spoken(tmp_path, voice, "One. Two.\n\nThree.")
-    assert voice.heard == ["One. Two.", "Three.", "One.", "Two.", "Three."]
+    assert voice.heard[3:] == ["One.", "Two.", "Three."]
 
 
 def test_a_voice_gets_each_piece_in_one_clean_line(tmp_path):

@@ -140,7 +140,7 @@ def test_names_that_look_alike_in_other_bytes_are_one(alice: Owner) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "  ", " ann", "x" * 101, "a\nb", "a\0b", "a:0.5+b:0.5", "../up", str(uuid.uuid4())]
+    "name", ["", "  ", " ann", "x" * 101, "a\nb", "a\0b", "a:0.5+b:0.5", "../up", str(uuid.UUID(int=7))]
 )
 def test_a_name_that_cannot_be_is_refused(name: str) -> None:
     with pytest.raises(errors.InvalidRequest, match="name"):

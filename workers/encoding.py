@@ -6,6 +6,7 @@ A file grows from its start on, and what is in it may be heard already: only num
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -108,7 +109,7 @@ class _Writer:
         self.channels = channels
         self._given_rate = given_rate
         self._frames = 0
-        self._file = path.open("w+b", buffering=0)
+        self._file = path.open("w+b")
         self._is_closed = False
 
     @property
@@ -119,6 +120,7 @@ class _Writer:
         self._frames += len(samples)
         if len(samples):
             self._encode(_frame(as_pcm(samples), self._given_rate, self.channels))
+            self._file.flush()
 
     def close(self) -> None:
         if not self._is_closed:
@@ -141,11 +143,20 @@ class _Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-            return
+        try:
+            if kind is None:
+                self.close()
+                return
+        except BaseException:
+            self._discard()
+            raise
+        self._discard()
+
+    def _discard(self) -> None:
         self._is_closed = True
-        self._release()
+        # The container's end may not fit any more, either.
+        with suppress(Exception):
+            self._release()
         self.path.unlink(missing_ok=True)
 
 
@@ -200,8 +211,10 @@ class _EncodedWriter(_Writer):
 
     def _release(self) -> None:
         # Closing the container also writes its end, so the file goes after it.
-        self._container.close()
-        super()._release()
+        try:
+            self._container.close()
+        finally:
+            super()._release()
 
 
 def _frame(samples: np.ndarray[Any, Any], sample_rate: int, channels: int) -> Any:

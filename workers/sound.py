@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -48,7 +48,7 @@ class WavWriter:
         self.sample_rate = sample_rate
         self.channels = channels
         self.frames = 0
-        self._file = path.open("wb", buffering=0)
+        self._file = path.open("wb")
         self._file.write(self._header(None))
 
     @property
@@ -62,6 +62,8 @@ class WavWriter:
         if self.frames * frame_bytes + len(data) > _MAX_DATA_BYTES:
             raise InferenceFailed("The audio is longer than a WAV file can hold (4 GiB).")
         self._file.write(data)
+        # For those who hear it while it grows. (Unbuffered, a full disk would cut it short without a word.)
+        self._file.flush()
         self.frames += len(data) // frame_bytes
 
     def close(self) -> None:
@@ -83,11 +85,20 @@ class WavWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-        else:
+        try:
+            if kind is None:
+                self.close()
+                return
+        except BaseException:
+            self._discard()
+            raise
+        self._discard()
+
+    def _discard(self) -> None:
+        # What is still to be flushed may not fit.
+        with suppress(OSError):
             self._file.close()
-            self.path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
 
 def as_pcm(samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

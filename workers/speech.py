@@ -212,9 +212,29 @@ def _readable(asked: SpeechRequest) -> str:
 
 
 def _pieces(text: str, asked: SpeechRequest, voice: Voice) -> Iterator[Piece]:
-    """Single sentences where their times matter, else as much at once as sounds best."""
+    """Single sentences where their times matter, else as much at once as sounds best; but the first comes by itself,
+    for those who listen already.
+    """
+    language = _language(asked, voice)
     by_sentence = asked.subtitles is not None or asked.max_duration_seconds < math.inf or not voice.joins_sentences
-    return (sentences if by_sentence else split)(text, language=_language(asked, voice))
+    if by_sentence:
+        yield from sentences(text, language=language)
+        return
+    first = _first_sentence(text, language)
+    if first.text:
+        yield first
+    start = len(first.text)
+    yield from (replace(piece, start=start + piece.start) for piece in split(text[start:], language=language))
+
+
+def _first_sentence(text: str, language: str) -> Piece:
+    """With the white space around it."""
+    first = Piece("", 0, Boundary.PARAGRAPH)
+    for piece in sentences(text, language=language):
+        if first.text.strip() and piece.text.strip():
+            break
+        first = Piece(first.text + piece.text, 0, piece.end)
+    return first
 
 
 def _words(text: str, asked: SpeechRequest, voice: Voice) -> str:

@@ -27,6 +27,9 @@ class DirectRun:
     def check(self) -> None:
         pass
 
+    def growing(self, path: Path, media_type: str) -> None:
+        pass
+
     def note(self, text: str) -> None:
         pass
 

@@ -110,7 +110,9 @@ class Hearing:
         return chunk.fence == self._fence and chunk.offset == self._heard
 
     def _check_run(self, job: Job) -> None:
-        if self._fence is not None and (job.fence > self._fence or job.state == State.QUEUED):
+        # What is known of the job may be older than the chunk, and of a run before it.
+        is_back = self._fence is not None and job.fence == self._fence and job.state == State.QUEUED
+        if is_back or (self._fence is not None and job.fence > self._fence):
             raise self._lost()
 
     def _lost(self) -> errors.InclavateError:
