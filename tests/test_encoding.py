@@ -14,7 +14,7 @@ import soundfile
 from av.error import FFmpegError
 
 from inclavate.artifacts import sniff
-from workers.encoding import FORMATS, PCM_SAMPLE_RATE, file_name, media_type_of, open_sound
+from workers.encoding import FORMATS, PCM_SAMPLE_RATE, file_name, open_sound
 
 SECONDS = 1.7
 ENDINGS = {"wav": "wav", "pcm": "pcm", "flac": "flac", "mp3": "mp3", "opus": "ogg", "aac": "aac"}
@@ -94,7 +94,8 @@ def test_aac_is_a_row_of_adts_frames_that_hold_the_whole_sound(tmp_path, given, 
 def test_the_bytes_are_of_the_type_that_is_said(tmp_path, name):
     path = encode(tmp_path / file_name("speech", name), name, 22_050)
     assert path.name == f"speech.{ENDINGS[name]}"
-    assert media_type_of(name) == TYPES[name]
+    with open_sound(tmp_path / "empty", name, 22_050) as sound:
+        assert sound.media_type == TYPES[name]
     assert sniff(path.read_bytes()[:4096]) == (None if name == "pcm" else TYPES[name])
 
 

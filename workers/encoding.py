@@ -86,10 +86,6 @@ def file_name(stem: str, response_format: str) -> str:
     return f"{stem}.{_FORMATS[response_format].ending}"
 
 
-def media_type_of(response_format: str) -> str:
-    return _FORMATS[response_format].media_type
-
-
 def open_sound(path: Path, response_format: str, sample_rate: int, channels: int = 1) -> SoundWriter:
     """A writer for samples of that rate, to a new file."""
     made = _FORMATS[response_format]

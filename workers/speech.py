@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from inclavate.errors import InvalidRequest, UnsupportedInput
 from inclavate.generators import DOCUMENTS, Capability, Check, Input, Output, Run, match_language
 from workers import documents, subtitles
-from workers.encoding import file_name, media_type_of, open_sound
+from workers.encoding import file_name, open_sound
 from workers.lexicon import Lexicon
 from workers.normalisation import readable, spoken
 from workers.subtitles import Cue
@@ -118,8 +118,7 @@ def produce(run: Run, asked: SpeechRequest, voice: Voice) -> Iterator[Output]:
         yield from _read_aloud(run, asked, voice, list(chapters))
         return
     path = run.workdir / file_name("speech", asked.response_format)
-    run.growing(path, media_type_of(asked.response_format))
-    yield from _files(run, asked, voice, path, _Share(run))
+    yield from _files(run, asked, voice, path, _Share(run), is_heard=True)
 
 
 def _read_aloud(
@@ -155,9 +154,13 @@ class _Share:
         self.run.progress("generating", self.start + self.size * fraction)
 
 
-def _files(run: Run, asked: SpeechRequest, voice: Voice, path: Path, share: _Share) -> Iterator[Output]:
+def _files(
+    run: Run, asked: SpeechRequest, voice: Voice, path: Path, share: _Share, *, is_heard: bool = False
+) -> Iterator[Output]:
     cues: list[Cue] = []
     with open_sound(path, asked.response_format, voice.sample_rate) as sound:
+        if is_heard:
+            run.growing(path, sound.media_type)
         for block in speak(run, asked, voice, cues.append, share):
             sound.write(block)
     facts = {"duration_seconds": sound.duration_seconds, "sample_rate": sound.sample_rate, "channels": sound.channels}
