@@ -43,8 +43,9 @@ class Piper:
 class Kokoro:
     def __init__(self, options: Mapping[str, Any]) -> None:
         import kokoro_onnx
+        from kokoro_onnx.config import SAMPLE_RATE
 
-        self.sample_rate: int = kokoro_onnx.SAMPLE_RATE
+        self.sample_rate: int = SAMPLE_RATE
         with tempfile.NamedTemporaryFile(suffix=".onnx") as whole:
             for part in options["model"]:
                 whole.write(Path(part).read_bytes())
