@@ -17,19 +17,22 @@ from pathlib import Path
 from types import FrameType
 
 from bench import machine, report
-from bench.deployments import DEPLOYMENTS, Deployment, on_sqlite
+from bench.deployments import DEPLOYMENTS, PIPER, Deployment, another_worker, on_sqlite, speaking
 from bench.figures import Section
 from bench.measures.jobs import Jobs
 from bench.measures.listings import Listings
+from bench.measures.memory import IDLE_SECONDS, SpeechMemory
 from bench.measures.requests import Requests
+from bench.measures.speech import Speech, SpeechWorkers
 from bench.measures.transfers import FOLDER, S3, Transfers
 from bench.measures.watchers import Watchers
 from bench.plans import FULL, QUICK, Plan
 from bench.processes import Helper
+from bench.speaking import Speaker
 from tests.servers import free_port, s3_rclone
 
 REPORT = Path(__file__).with_name("REPORT.md")
-MEASURES = ("watchers", "requests", "jobs", "transfers", "listings")
+MEASURES = ("watchers", "requests", "jobs", "transfers", "listings", "speech")
 _DJANGO = {"DJANGO_SETTINGS_MODULE": "inclavate.settings"}
 _FLOORS_DJANGO = {"DJANGO_SETTINGS_MODULE": "bench.floors.settings"}
 _FILES_NEEDED = 4096
@@ -133,6 +136,8 @@ class Bench:
                 return Jobs(self.deployment, self.load, rings, engine, self.plan).measure()
             case "transfers":
                 return self._transfers(start, stack)
+            case "speech":
+                return self._speech(start, stack)
             case _:
                 return Listings(self.deployment, self.load, self.plan).measure()
 
@@ -145,6 +150,20 @@ class Bench:
         stores = {FOLDER: self.deployment, S3: stack.enter_context(on_sqlite(folder, STORE_URL=url))}
         client, boto = start("load.transfers", {}), start("floors.s3", {}, url)
         return Transfers(stores, self.floor, self.port, client, boto, self.plan).measure()
+
+    def _speech(self, start: Callable[..., Helper], stack: ExitStack) -> Iterator[str | Section]:
+        """On SQLite alone: what speaks is the same. Each deployment begins when it is needed."""
+        if self.deployment.database != "SQLite":
+            return
+        folder, plan = self.deployment.folder, self.plan
+        engines = start("floors.speech", {}), start("floors.speech", {})
+        one = Speaker(stack.enter_context(speaking(folder / "speaking")))
+        yield from Speech(one, engines[0], plan).measure()
+        two = Speaker(stack.enter_context(speaking(folder / "two-workers", WORKER_MODELS=PIPER)))
+        another = stack.enter_context(another_worker(two.deployment))
+        yield from SpeechWorkers(one, two, another, self.load, engines, plan).measure()
+        idle = speaking(folder / "idle", WORKER_MODELS=PIPER, MODEL_IDLE_SECONDS=str(IDLE_SECONDS))
+        yield from SpeechMemory(Speaker(stack.enter_context(idle)), self.load, plan).measure()
 
 
 if __name__ == "__main__":

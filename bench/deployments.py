@@ -20,6 +20,9 @@ from tests.driving import until
 RUN_MODEL = "bench-tone"
 PARKED_MODEL = "bench-parked"
 WATCHED_MODEL = "bench-watched"
+PIPER = "piper-joe"
+KOKORO = "kokoro-82m"
+SHIPPED_MODELS = str(platforms.ROOT / "config" / "models.toml")
 
 # As shipped, but for limits that would end a measurement.
 SETTINGS: dict[str, Any] = {
@@ -32,6 +35,13 @@ SETTINGS: dict[str, Any] = {
     "HEARTBEAT_SECONDS": "5",
     "LEASE_SECONDS": "20",
     "DRAIN_SECONDS": "1",
+}
+
+# What speaks is of the shipped catalog, and a whole answer may take many minutes.
+_SPEECH = {
+    "MODELS_FILE": SHIPPED_MODELS,
+    "WORKER_MODELS": f"{PIPER} {KOKORO}",
+    "SPEECH_SYNC_TIMEOUT_SECONDS": "3600",
 }
 
 
@@ -52,10 +62,34 @@ class Deployment:
 @contextmanager
 def on_sqlite(folder: Path, **settings: str) -> Iterator[Deployment]:
     """`inclavate up`."""
-    merged = SETTINGS | settings
-    with platforms.running(folder, **merged) as platform:
-        environment = platforms.environment(platform.data_dir, **merged)
-        _park(environment, platform.rows)
+    with _local(folder, SETTINGS | settings) as deployment:
+        _park(deployment.environment, deployment.rows)
+        yield deployment
+
+
+@contextmanager
+def speaking(folder: Path, **settings: str) -> Iterator[Deployment]:
+    """`inclavate up` with the speech engines that are shipped."""
+    with _local(folder, SETTINGS | _SPEECH | settings) as deployment:
+        yield deployment
+
+
+@contextmanager
+def another_worker(deployment: Deployment) -> Iterator[psutil.Process]:
+    """One more of the deployment's, with the same models."""
+    command = [sys.executable, "manage.py", "worker", "--name", "another"]
+    worker = hosted.Part("worker", 2, command, deployment.environment, deployment.folder / "another.log")
+    worker.start()
+    try:
+        yield psutil.Process(worker.process.pid)
+    finally:
+        worker.end()
+
+
+@contextmanager
+def _local(folder: Path, settings: dict[str, Any]) -> Iterator[Deployment]:
+    with platforms.running(folder, **settings) as platform:
+        environment = platforms.environment(platform.data_dir, **settings)
         web, worker = platform.part("web"), platform.part("worker")
         port = urlsplit(platform.url).port or 0
         yield Deployment("SQLite", folder, port, {}, web, worker, environment, platform.rows)

@@ -22,6 +22,9 @@ _PACKAGES = (
     "psycopg",
     "boto3",
     "numpy",
+    "onnxruntime",
+    "piper-tts",
+    "kokoro-onnx",
 )
 
 

@@ -20,6 +20,12 @@ class Plan:
     uploads_at_once: int
     upload_bytes: int
     artifacts: int
+    speech_words: int
+    long_words: int
+    long_rounds: int
+    short_jobs: int
+    memory_jobs: tuple[int, ...]
+    idle_rounds: int
     limit_seconds: int
 
 
@@ -37,7 +43,13 @@ FULL = Plan(
     uploads_at_once=50,
     upload_bytes=8 * 2**20,
     artifacts=1_000_000,
-    limit_seconds=1500,
+    speech_words=80,
+    long_words=1000,
+    long_rounds=1,
+    short_jobs=12,
+    memory_jobs=(10, 100, 200),
+    idle_rounds=2,
+    limit_seconds=3000,
 )
 QUICK = Plan(
     rounds=1,
@@ -53,5 +65,11 @@ QUICK = Plan(
     uploads_at_once=10,
     upload_bytes=2 * 2**20,
     artifacts=20_000,
-    limit_seconds=300,
+    speech_words=25,
+    long_words=80,
+    long_rounds=1,
+    short_jobs=6,
+    memory_jobs=(5, 20),
+    idle_rounds=1,
+    limit_seconds=600,
 )

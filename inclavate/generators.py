@@ -131,8 +131,8 @@ class Run(Protocol):
         """Call between frames, sentences, steps, tokens: raises `Cancelled` when the job is to stop."""
 
     def growing(self, path: Path, media_type: str) -> None:
-        """Say that this file, the job's first output, is written from its start on, so that what is in it may be heard
-        already. Only numbers in its header may change before its end.
+        """Say that this file, the job's first output, which is there already, is written from its start on, so that
+        what is in it may be heard. Only numbers in its header may change before its end.
         """
 
     def note(self, text: str) -> None:

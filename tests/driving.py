@@ -45,7 +45,7 @@ class LocalRun:
         self.reported.append((stage, fraction))
 
     def growing(self, path: Path, media_type: str) -> None:
-        assert path.is_file()
+        assert path.is_file(), "a worker takes a file that is not there for another's"
         self.grown = path, media_type
 
     def note(self, text: str) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import datetime
-from typing import Any
 
 import httpx
-import psutil
 
 from bench.deployments import RUN_MODEL, Deployment
 from bench.figures import OURS, Comparison, Round, Section, percentile
 from bench.measures.requests import raw, run_load, submission
 from bench.plans import Plan
 from bench.processes import Helper, cpu_seconds
+from bench.rows import newest_jobs, until_done
 
 RING = "a bare ring to a task that does nothing"
 ENGINE = "the engine called directly"
@@ -26,8 +24,6 @@ NOTES = (
     "is from `queue.ring` to the first line of the task.",
 )
 _SUBMITTERS = 4
-_LOOK_SECONDS = 0.25
-_PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.15
 
 
@@ -61,21 +57,12 @@ class Jobs:
 
     def _throughput(self) -> Round:
         worker = self._deployment.worker
-        cpu = _cpu(worker)
+        cpu = cpu_seconds(worker, with_children=True)
         run_load(self._load, self._deployment.port, self._request, _SUBMITTERS, count=self._plan.jobs)
-        times = self._until_done(self._plan.jobs)
+        times = until_done(self._deployment, RUN_MODEL, self._plan.jobs)
         seconds = max(ended for _, _, ended in times) - min(created for created, _, _ in times)
-        return {"a second": len(times) / seconds, "CPU ms": (_cpu(worker) - cpu) * 1000 / len(times)}
-
-    def _until_done(self, count: int) -> list[tuple[float, float, float]]:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            times = self._newest(count)
-            if all(ended for _, _, ended in times):
-                return times
-            # Seldom: what is measured shares the machine with this.
-            time.sleep(_LOOK_SECONDS)
-        raise RuntimeError("the jobs were not done in time")
+        spent = cpu_seconds(worker, with_children=True) - cpu
+        return {"a second": len(times) / seconds, "CPU ms": spent * 1000 / len(times)}
 
     def _starts(self) -> Round:
         waited = []
@@ -91,28 +78,9 @@ class Jobs:
         ended = self._http.get(f"/v1/generations/{job}?wait=30").raise_for_status().json()
         if ended["state"] != "completed":
             raise RuntimeError(f"a job ended otherwise: {ended}")
-        ((created, started, _),) = self._newest(1)
+        ((created, started, _),) = newest_jobs(self._deployment, RUN_MODEL, 1)
         return (started - created) * 1000
-
-    def _newest(self, count: int) -> list[tuple[float, float, float]]:
-        """When each of the newest jobs was created, started and completed, in seconds; 0 for what is to come."""
-        rows = self._deployment.rows(
-            "SELECT created_at, started_at, completed_at FROM inclavate_job "
-            f"WHERE model = '{RUN_MODEL}' ORDER BY created_at DESC LIMIT {count}"
-        )
-        return [(_instant(created), _instant(started), _instant(ended)) for created, started, ended in rows]
 
 
 def _spread(milliseconds: list[float]) -> Round:
     return {"p50 ms": percentile(milliseconds, 0.5), "p99 ms": percentile(milliseconds, 0.99)}
-
-
-def _instant(value: Any) -> float:
-    """SQLite has times as text."""
-    if value is None:
-        return 0.0
-    return (datetime.fromisoformat(value) if isinstance(value, str) else value).timestamp()
-
-
-def _cpu(worker: psutil.Process) -> float:
-    return cpu_seconds(worker, with_children=True)
