@@ -6,13 +6,12 @@ A file grows from its start on, and what is in it may be heard already: only num
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from workers.sound import WavWriter, as_pcm
+from workers.sound import GrowingFile, WavWriter, as_pcm
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,12 +95,12 @@ def open_sound(path: Path, response_format: str, sample_rate: int, channels: int
     return _EncodedWriter(path, made, sample_rate, channels)
 
 
-class _Writer:
-    """What both kinds share: the file's life, and the count of frames."""
+class _Writer(GrowingFile):
+    """What both kinds share: resampled frames, and their count."""
 
     def __init__(self, path: Path, made: _Format, given_rate: int, channels: int) -> None:
+        super().__init__(path)
         self.media_type = made.media_type
-        self.path = path
         self.channels = channels
         self._given_rate = given_rate
         self._frames = 0
@@ -131,29 +130,8 @@ class _Writer:
         raise NotImplementedError
 
     def _release(self) -> None:
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self.close()
-                return
-        except BaseException:
-            self._discard()
-            raise
-        self._discard()
-
-    def _discard(self) -> None:
         self._is_closed = True
-        # The container's end may not fit any more, either.
-        with suppress(Exception):
-            self._release()
-        self.path.unlink(missing_ok=True)
+        self._file.close()
 
 
 class _PcmWriter(_Writer):

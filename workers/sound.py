@@ -34,17 +34,53 @@ _NO_SAMPLES = "The input has no sound in it."
 _BROKEN = "The input's audio is broken and cannot be decoded."
 
 
-class WavWriter:
+class GrowingFile:
+    """A file that is written as its content comes. Leaving the `with` closes it; an error, also one of closing, removes
+    it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def _release(self) -> None:
+        """Let go of it as it stands."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.close()
+                return
+        except BaseException:
+            self._discard()
+            raise
+        self._discard()
+
+    def _discard(self) -> None:
+        # What is still to be flushed, or an end that is still to be written, may not fit.
+        with suppress(Exception):
+            self._release()
+        self.path.unlink(missing_ok=True)
+
+
+class WavWriter(GrowingFile):
     """A 16-bit PCM WAV file, written as its samples come; the header's sizes are right once it is closed.
 
-    Until then they are 0xFFFFFFFF, for those who hear it while it grows. Leaving the `with` because of an error removes
-    the file.
+    Until then they are 0xFFFFFFFF, for those who hear it while it grows.
     """
 
     media_type = "audio/wav"
 
     def __init__(self, path: Path, sample_rate: int, channels: int = 1) -> None:
-        self.path = path
+        super().__init__(path)
         self.sample_rate = sample_rate
         self.channels = channels
         self.frames = 0
@@ -79,26 +115,8 @@ class WavWriter:
         fmt = (16, 1, self.channels, self.sample_rate, self.sample_rate * frame_bytes, frame_bytes, 16)
         return _HEADER.pack(b"RIFF", whole, b"WAVE", b"fmt ", *fmt, b"data", size)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self.close()
-                return
-        except BaseException:
-            self._discard()
-            raise
-        self._discard()
-
-    def _discard(self) -> None:
-        # What is still to be flushed may not fit.
-        with suppress(OSError):
-            self._file.close()
-        self.path.unlink(missing_ok=True)
+    def _release(self) -> None:
+        self._file.close()
 
 
 def as_pcm(samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
