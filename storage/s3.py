@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from tempfile import SpooledTemporaryFile
+from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import SplitResult
 
@@ -48,8 +48,8 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _CUTS = (ResponseStreamingError, IncompleteReadError, ReadTimeoutError)
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 # Of all writers of a store.
-_PARTS_IN_MEMORY = 6
-_SMALL_BYTES = 256 * 1024
+_PARTS_IN_MEMORY = 3
+_SMALL_BYTES = 64 * 1024
 # How often a read goes on after a cut; beside that, each request is tried again by itself.
 _MAX_RESUMES = 5
 
@@ -73,7 +73,7 @@ class S3Store(Store):
         self._bucket = place.bucket
         self._prefix = f"{place.prefix}/" if place.prefix else ""
         self._encryption = place.encryption
-        self.room = threading.BoundedSemaphore(_PARTS_IN_MEMORY)
+        self.buffers = _Buffers(_PARTS_IN_MEMORY)
 
     @classmethod
     def from_url(cls, url: SplitResult) -> S3Store:
@@ -350,52 +350,92 @@ class _Body:
         self._body.close()
 
 
-class _Kept:
-    """Bytes on their way to a part: in memory where `room` is left, else in a file of the system's temporary folder, so
-    that many writers at once, or slow ones, take no more memory than a few."""
+class _Buffers:
+    """Memory for a few parts, lent again and again: what an allocator is given back in pieces this large it keeps, a
+    heap a thread."""
 
-    def __init__(self, room: threading.Semaphore) -> None:
+    def __init__(self, count: int) -> None:
+        # None is one that is not made yet. Both ends of a list are safe between threads.
+        self._free: list[bytearray | None] = [None] * count
+
+    def take(self) -> bytearray | None:
+        """One of `PART_BYTES`; None where all are taken."""
+        try:
+            buffer = self._free.pop()
+        except IndexError:
+            return None
+        return bytearray(PART_BYTES) if buffer is None else buffer
+
+    def give_back(self, buffer: bytearray) -> None:
+        self._free.append(buffer if len(buffer) == PART_BYTES else None)
+
+
+class _Kept:
+    """Bytes on their way to a part: where they are more than a few, in one of the buffers, else in a file of the
+    system's temporary folder, so that many writers at once, or slow ones, take no more memory than a few."""
+
+    def __init__(self, buffers: _Buffers) -> None:
         self.size = 0
-        self._room = room if room.acquire(blocking=False) else None
-        self._memory = bytearray()
-        # Small ones never reach the disk. `close` closes it.
-        self._file = SpooledTemporaryFile(_SMALL_BYTES)  # noqa: SIM115
+        self._buffers = buffers
+        self._small = bytearray()
+        self._buffer: bytearray | None = None
+        self._file: IO[bytes] | None = None
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Raises `StoreError` where this machine has no room."""
-        if self._room is not None:
-            self._memory += chunk
-        else:
-            try:
+        end = self.size + len(chunk)
+        if end > _SMALL_BYTES and self._buffer is None and self._file is None:
+            self._move()
+        if self._buffer is not None:
+            self._buffer[self.size : end] = chunk
+        elif self._file is not None:
+            with _in_folder():
                 self._file.write(chunk)
-            except OSError as error:
-                raise _no_room(error) from error
-        self.size += len(chunk)
+        else:
+            self._small += chunk
+        self.size = end
+
+    def _move(self) -> None:
+        """What there is to where more fits."""
+        self._buffer = self._buffers.take()
+        if self._buffer is not None:
+            self._buffer[: self.size] = self._small
+        else:
+            with _in_folder():
+                # `close` closes it.
+                self._file = TemporaryFile()  # noqa: SIM115
+                self._file.write(self._small)
+        self._small = bytearray()
 
     @property
     def body(self) -> bytes | IO[bytes]:
-        """All of it, as boto3 takes it; from a file it goes 16 KiB at a time, and slower. Raises `StoreError`."""
-        if self._room is not None:
-            # boto3 takes a bytearray too, and does not copy it; its types do not say so.
-            return cast(bytes, self._memory)
-        try:
-            self._file.seek(0)
-        except OSError as error:
-            raise _no_room(error) from error
-        return cast(IO[bytes], self._file)
+        """All of it, as boto3 takes it, once nothing more comes; from a file it goes 16 KiB at a time, and slower.
+        Raises `StoreError`."""
+        if self._file is not None:
+            with _in_folder():
+                self._file.seek(0)
+            return self._file
+        if self._buffer is not None:
+            del self._buffer[self.size :]
+        # boto3 takes a bytearray too, and does not copy it; its types do not say so.
+        return cast(bytes, self._small if self._buffer is None else self._buffer)
 
     def close(self) -> None:
-        if self._room is not None:
-            self._memory = bytearray()
-            self._room.release()
-            self._room = None
-        # What is still to be flushed is not wanted any more, and may not fit.
-        with suppress(OSError):
-            self._file.close()
+        if self._buffer is not None:
+            self._buffers.give_back(self._buffer)
+            self._buffer = None
+        if self._file is not None:
+            # What is still to be flushed is not wanted any more, and may not fit.
+            with suppress(OSError):
+                self._file.close()
 
 
-def _no_room(error: OSError) -> StoreError:
-    return StoreError(f"cannot keep a part in the temporary folder: {error.strerror}")
+@contextmanager
+def _in_folder() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot keep a part in the temporary folder: {error.strerror}") from error
 
 
 class _Sending(threading.Thread):
@@ -428,7 +468,7 @@ class _S3Writer(Writer):
     def __init__(self, store: S3Store, name: str) -> None:
         self._store = store
         self._name = name
-        self._part = _Kept(store.room)
+        self._part = _Kept(store.buffers)
         self._sending: _Sending | None = None
         self._upload_id: str | None = None
         self._etags: list[str] = []
@@ -453,7 +493,7 @@ class _S3Writer(Writer):
         if self._upload_id is None:
             self._upload_id = self._store.begin_upload(self._name)
         self._await_part()
-        part, self._part = self._part, _Kept(self._store.room)
+        part, self._part = self._part, _Kept(self._store.buffers)
         self._sending = _Sending(partial(self._put_part, self._upload_id, len(self._etags) + 1, part))
 
     def _put_part(self, upload_id: str, number: int, part: _Kept) -> str:
@@ -503,7 +543,7 @@ class _S3Part(Writer):
         self._key = key
         self._token = token
         self._number = number
-        self._content = _Kept(store.room)
+        self._content = _Kept(store.buffers)
         self._is_open = True
 
     def write(self, chunk: bytes) -> None:

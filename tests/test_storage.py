@@ -153,8 +153,10 @@ def test_memory_stays_flat_for_64_mib(store: Store, kind: str) -> None:
             writer.commit()
         assert tracemalloc.get_traced_memory()[1] < 24 * MIB
         tracemalloc.reset_peak()
+        # What a store keeps for its next writers.
+        kept, _ = tracemalloc.get_traced_memory()
         assert sum(len(piece) for piece in store.read("a")) == 64 * MIB
-        assert tracemalloc.get_traced_memory()[1] < 8 * MIB
+        assert tracemalloc.get_traced_memory()[1] < kept + 2 * MIB
     finally:
         tracemalloc.stop()
 

@@ -111,6 +111,7 @@ def test_without_credentials_in_the_url_boto3s_own_are_used(rclone_url: str, mon
     store = open_store(with_parts(rclone_url, credentials=""))
     put(store, "from-the-environment", b"x")
     assert get(open_store(rclone_url), "from-the-environment") == b"x"
+    store.delete("from-the-environment")
 
 
 def without_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -312,10 +312,10 @@ def test_a_write_that_failed_leaves_no_object_with_a_hole(two_attempts: Behind, 
 
 @contextmanager
 def crowded(store: Store) -> Iterator[None]:
-    """So many writers have begun that what comes next is kept outside the memory."""
+    """So many writers have so much that what comes next is kept outside the memory."""
     with ExitStack() as stack:
         for number in range(6):
-            stack.enter_context(store.create(f"crowd-{number}"))
+            stack.enter_context(store.create(f"crowd-{number}")).write(bytes(MIB))
         yield
 
 

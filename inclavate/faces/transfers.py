@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from threading import Lock
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -23,6 +23,8 @@ from inclavate.models import Artifact, Owner
 R = TypeVar("R")
 
 _BATCH_BYTES = 2**20
+# Of all uploads of the process: beyond it, each batch goes as soon as something comes.
+_ALL_BATCHES_BYTES = 8 * 2**20
 # A client may send a byte at a time, and each is an object.
 _BATCH_CHUNKS = 512
 _INERT = re.compile(r"(audio|video)/[\w.+-]+|image/(png|jpeg|webp|gif|bmp|tiff|avif)|text/plain", re.ASCII)
@@ -59,6 +61,9 @@ class Batches:
     """Chunks on their way from a socket to `write`, many in one hop into the pool. They are not joined: that would copy
     each byte twice more."""
 
+    # Of all batches, those included that are being written; they live on one event loop.
+    _held_bytes: ClassVar[int] = 0
+
     def __init__(self, write: Callable[..., None]) -> None:
         self._write = write
         self._chunks: list[bytes] = []
@@ -67,13 +72,24 @@ class Batches:
     async def add(self, chunk: bytes) -> None:
         self._chunks.append(chunk)
         self.waiting_bytes += len(chunk)
-        if self.waiting_bytes >= _BATCH_BYTES or len(self._chunks) >= _BATCH_CHUNKS:
+        Batches._held_bytes += len(chunk)
+        is_full = self.waiting_bytes >= _BATCH_BYTES or len(self._chunks) >= _BATCH_CHUNKS
+        if is_full or Batches._held_bytes >= _ALL_BATCHES_BYTES:
             await self.flush()
 
     async def flush(self) -> None:
         if self._chunks:
-            chunks, self._chunks, self.waiting_bytes = self._chunks, [], 0
-            await at_store(self._write, *chunks)
+            chunks, size = self._chunks, self.waiting_bytes
+            self._chunks, self.waiting_bytes = [], 0
+            try:
+                await at_store(self._write, *chunks)
+            finally:
+                Batches._held_bytes -= size
+
+    def drop(self) -> None:
+        """Let go of what waits; whoever adds calls it at the end."""
+        Batches._held_bytes -= self.waiting_bytes
+        self._chunks, self.waiting_bytes = [], 0
 
 
 class Upload:
@@ -144,6 +160,7 @@ class Upload:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._batches.drop()
         if self._draft is not None and not self._is_finished:
             await at_store(self._draft.abandon)
 

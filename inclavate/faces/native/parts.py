@@ -51,13 +51,14 @@ async def put(request: Request, owner: Owner) -> Response:
     size = artifacts.part_size(upload, number)
     check_announced(request, size)
     draft = await at_store(artifacts.PartDraft, upload, number, announced_digest(request))
+    batches = Batches(draft.write)
     try:
-        batches = Batches(draft.write)
         async for chunk in request.stream():
             await batches.add(chunk)
         await batches.flush()
         await at_store(draft.finish)
     finally:
+        batches.drop()
         await at_store(draft.abandon)
     return JSONResponse({"number": number, "size_bytes": size})
 
