@@ -191,7 +191,8 @@ def blend_of(voice: str) -> dict[str, float]:
     weights: dict[str, float] = {}
     for part in parts:
         name, colon, number = (text.strip() for text in part.partition(":"))
-        if name in weights:
+        # One without a name is refused with the list of names.
+        if name and name in weights:
             raise ValueError(f"{name!r} is in the blend twice.")
         weights[name] = _weight(part, number) if colon else 1.0
     total = sum(weights.values())
@@ -200,7 +201,9 @@ def blend_of(voice: str) -> dict[str, float]:
 
 def _weight(part: str, number: str) -> float:
     if not re.fullmatch(r"\d{1,6}(\.\d{0,12})?|\.\d{1,12}", number, re.ASCII) or not float(number):
-        raise ValueError(f"a weight is a number above 0, as in 'anna:0.6+ben:0.4'; {part[:60]!r} has none.")
+        raise ValueError(
+            f"a weight is a number above 0 and below 1,000,000, as in NAME:0.6+NAME:0.4; {part[:60]!r} has none."
+        )
     return float(number)
 
 
@@ -235,6 +238,7 @@ class Check:
 
     `name_of` says what a field of `params` is called on the route that it came by ("text" is "input" on OpenAI's).
     `input_count` counts the inputs that are no documents to be read aloud, `document_count` those that are.
+    `saved_voices` are the caller's, which an unknown voice is told besides the model's.
     """
 
     capability: Capability
@@ -242,6 +246,7 @@ class Check:
     input_count: int
     name_of: Callable[[str], str] = str
     document_count: int = 0
+    saved_voices: Sequence[str] = ()
 
     def run(self) -> None:
         if self.capability.task in (SPEECH, MUSIC):
@@ -345,7 +350,8 @@ class Check:
                 raise self._invalid("voice", f"In {_quoted(voice)}: {error}") from None
         for part in parts:
             if part not in known:
-                there = f"it has {', '.join(known)}" if known else "it has none to choose"
+                offered = (*known, *self.saved_voices)
+                there = f"it has {', '.join(offered)}" if offered else "it has none to choose"
                 raise self._invalid("voice", f"{_quoted(part)} is no voice of {capability.model}; {there}.")
         language, spoken = self.params.get("language"), capability.voice_languages.get(voice)
         if language is not None and spoken is not None and match_language(language, [spoken]) is None:

@@ -136,7 +136,11 @@ def _check(owner: Owner, submission: Submission, capability: Capability) -> _Acc
     if speaker.voice is not None:
         _check_only_voice(submission, count)
         count += 1
-    Check(capability, speaker.params, count, submission.name_of, documents).run()
+    if capability.documents and submission.params.get("text") is None:
+        # Whoever sends no text wants these read: what they are counts before what is missing.
+        for artifact_id in submission.input_artifacts:
+            _check_media_type(_input(owner, artifact_id), capability)
+    Check(capability, speaker.params, count, submission.name_of, documents, speaker.offered).run()
     inputs = [_input(owner, artifact_id) for artifact_id in submission.input_artifacts] + clip
     if speaker.voice is not None:
         inputs.insert(0, voices.clip(speaker.voice))
@@ -169,10 +173,12 @@ def _input(owner: Owner, artifact_id: uuid.UUID) -> Artifact:
 def _check_media_type(artifact: Artifact, capability: Capability) -> None:
     content_type = artifacts.content_type(artifact)
     readable = capability.media_types
+    takes_any = not readable
     if capability.documents and content_type not in DOCUMENTS:
         # Of a model that reads documents aloud, they say which; what clips it takes, the others do.
         readable = tuple(kind for kind in readable if kind not in DOCUMENTS)
-    if readable and content_type not in readable:
+        takes_any = capability.accepts_speaker and not readable
+    if not takes_any and content_type not in readable:
         raise errors.InvalidRequest(
             f"{capability.model} cannot read {content_type or 'what artifact ' + str(artifact.pk) + ' is'}; "
             f"it reads {', '.join(capability.media_types)}.",

@@ -124,14 +124,15 @@ def _check_name(name: str) -> None:
         raise errors.InvalidRequest(f"name: {name!r} is an id; a voice is called by a name or by its id.", param="name")
 
 
-def keep(new: NewVoice, draft: artifacts.Draft) -> Voice:
+def keep(new: NewVoice, draft: artifacts.Draft, field: str = "file") -> Voice:
     """Save a voice whose clip is this draft, of which all has come; on an error the draft is the caller's to abandon.
+    `field` is where the request has the clip.
 
     Raises `InvalidRequest`, `Conflict` for a name that is taken, `QuotaExhausted`, `Unavailable`.
     """
     owner = draft.artifact.owner
     _check_free(owner, new.called)
-    _check_sound(draft.sniffed_type)
+    _check_sound(draft.sniffed_type, field)
     # The deployment's time to live is for what jobs read and make.
     draft.artifact.expires_at = None
     draft.store()
@@ -159,7 +160,10 @@ def keep_copy(owner: Owner, new: NewVoice, artifact_id: uuid.UUID) -> Voice:
 
     Raises what `keep` does, `NotFound`, `NotReady`, `InputTooLarge`.
     """
-    source = artifacts.get(owner, artifact_id)
+    try:
+        source = artifacts.get(owner, artifact_id)
+    except errors.NotFound as error:
+        raise errors.NotFound(f"artifact: {error.message}", param="artifact") from None
     if source.size > settings.MAX_CLIP_BYTES:
         raise errors.InputTooLarge(
             f"artifact: {artifact_id} has {source.size:,} bytes; the limit is {settings.MAX_CLIP_BYTES:,}.",
@@ -172,7 +176,7 @@ def keep_copy(owner: Owner, new: NewVoice, artifact_id: uuid.UUID) -> Voice:
     try:
         for chunk in chunks:
             draft.write(chunk)
-        return keep(new, draft)
+        return keep(new, draft, "artifact")
     finally:
         chunks.close()
         draft.abandon()
@@ -190,9 +194,11 @@ def _taken(name: str) -> errors.Conflict:
     return errors.Conflict(f"name: you have a voice {name!r} already; delete it first.", param="name")
 
 
-def _check_sound(sniffed_type: str | None) -> None:
+def _check_sound(sniffed_type: str | None, field: str) -> None:
     if sniffed_type is None or not (sniffed_type.startswith("audio/") or sniffed_type in _CONTAINERS):
-        raise errors.InvalidRequest(f"The clip must be sound; it looks like {sniffed_type or 'none'}.", param="file")
+        raise errors.InvalidRequest(
+            f"{field}: The clip must be sound; it looks like {sniffed_type or 'none'}.", param=field
+        )
 
 
 def _check_count(owner: Owner) -> None:
@@ -259,11 +265,15 @@ def _speaking() -> list[Capability]:
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """What a request's `voice` comes to: the parameters for the engine, and the saved voice, where it means one."""
+    """What a request's `voice` comes to: the parameters for the engine, and the saved voice, where it means one.
+
+    `offered` are the owner's saved voices, where it means none and no model's, and one of them would have done.
+    """
 
     params: Mapping[str, Any]
     voice: Voice | None = None
     notes: tuple[str, ...] = ()
+    offered: tuple[str, ...] = ()
 
 
 def speaker(owner: Owner, params: Mapping[str, Any], capability: Capability) -> Speaker:
@@ -272,9 +282,13 @@ def speaker(owner: Owner, params: Mapping[str, Any], capability: Capability) -> 
     Raises `SpeakerUnsupported` where it is a saved one, and the model takes no clip.
     """
     word = params.get("voice")
-    if capability.task != SPEECH or not isinstance(word, str) or (voice := _find(owner, word)) is None:
+    if capability.task != SPEECH or not isinstance(word, str):
         return Speaker(params)
-    if word in (*capability.voices, *capability.builtin_voices):
+    is_models = word in (*capability.voices, *capability.builtin_voices)
+    if (voice := _find(owner, word)) is None:
+        wants_one = capability.accepts_speaker and not is_models
+        return Speaker(params, offered=tuple(voice.name for voice in saved(owner)) if wants_one else ())
+    if is_models:
         note = f"The voice {word!r} is {capability.model}'s own; your saved one of that name is meant by its id."
         return Speaker(params, notes=(note,))
     if not capability.accepts_speaker:

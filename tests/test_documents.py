@@ -6,6 +6,7 @@ import io
 import struct
 import time
 import tracemalloc
+import uuid
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -578,6 +579,19 @@ def test_what_cannot_go_with_a_document_is_refused(platform: Platform) -> None:
         assert said in answer.json()["error"]
     answer = ask(platform, input_artifacts=[document], model="test-tone")
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+
+
+def test_what_is_no_document_is_refused_by_its_type_and_not_for_the_text_that_is_missing(platform: Platform) -> None:
+    for content, declared, said in (
+        (b"%PDF-1.4 and so on", "application/pdf", "cannot read application/pdf; it reads text/plain"),
+        (b"{}", "application/json", "it reads text/plain"),
+        (b"RIFF\x24\0\0\0WAVEfmt ", "audio/wav", "it reads text/plain"),
+    ):
+        answer = ask(platform, params={}, input_artifacts=[upload(platform, content, declared)])
+        assert answer.status_code == 400, answer.text
+        assert said in answer.json()["error"]
+    answer = ask(platform, params={}, input_artifacts=[str(uuid.uuid4())])
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
 def test_a_document_that_is_broken_is_a_failed_job(platform: Platform) -> None:

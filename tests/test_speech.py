@@ -325,6 +325,12 @@ def test_a_model_without_a_pace_ignores_the_speed(tmp_path):
     assert read_request(run_of(tmp_path, text="Hi.", speed=3), Hum.describe("hum", {})).speed == 1.0
 
 
+def test_the_operators_words_are_as_many_as_they_like(tmp_path):
+    words = {f"word{number}" * 20: "said" for number in range(300)}
+    asked = read_request(run_of(tmp_path, text="Hi.", lexicon=words), Hum.describe("hum", {}))
+    assert asked.lexicon == words
+
+
 def test_a_voice_that_is_gone_since_the_job_was_submitted_fails_it_with_the_list(tmp_path):
     with pytest.raises(UnsupportedInput, match=r"params\.voice: 'cleo' is no voice of hum; it has anna, ben\."):
         read_request(run_of(tmp_path, text="Hi.", voice="cleo"), Hum.describe("hum", {}))

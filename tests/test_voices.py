@@ -239,6 +239,12 @@ def test_a_strangers_voice_is_not_there(alice: Owner, bob: Owner, offered: None)
             spoken(bob, voice=word)
 
 
+def test_an_unknown_voice_is_told_those_that_the_caller_saved(alice: Owner, offered: None) -> None:
+    inspected(kept(alice, "Ann"))
+    with pytest.raises(errors.InvalidRequest, match=r"'Bo' is no voice of test-copier; it has .*\bAnn\."):
+        spoken(alice, voice="Bo")
+
+
 def test_a_voice_is_pending_until_a_worker_has_looked_into_it(alice: Owner) -> None:
     voice = kept(alice)
     assert voices.state(voice) == (voices.PENDING, None)
@@ -509,7 +515,7 @@ def test_a_broken_clip_is_refused_in_the_end_and_says_why(http: httpx.Client) ->
         ({"artifact": str(uuid.uuid4())}, True, 400, "file"),
         ({}, False, 400, "file"),
         ({"artifact": "x"}, False, 400, "artifact"),
-        ({"artifact": str(uuid.uuid4())}, False, 404, None),
+        ({"artifact": str(uuid.uuid4())}, False, 404, "artifact"),
         ({"type": "prompt"}, True, 400, "type"),
         ({"name": "low"}, True, 409, "name"),
     ],
@@ -528,6 +534,15 @@ def test_a_bad_voice_is_refused_and_leaves_nothing(
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["param"] == param
     assert platform.counts() == before
+
+
+def test_a_clip_that_is_empty_or_no_sound_is_refused_by_the_field_that_it_came_in(http: httpx.Client) -> None:
+    for clip in (b"", b"Good morning."):
+        answer = post(http, clip, name="Ed")
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file"), answer.text
+    text = http.post("/v1/artifacts", content=b"Good morning.", headers={"Content-Type": "text/plain"}).json()["id"]
+    answer = post(http, None, name="Ed", artifact=text)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "artifact"), answer.text
 
 
 def test_a_voice_that_is_not_there_is_404_and_a_word_is_400(http: httpx.Client) -> None:
@@ -598,7 +613,9 @@ def test_the_command_adds_lists_and_removes(tmp_path: Path, capsys: pytest.Captu
         clip = str(clip_at(tmp_path))
         call_command("voice", "add", "warm", "--clip", clip, "--consent", "Ann, by contract", "--model", "m")
         call_command("voice", "list")
-        assert "warm  warm.wav  without words  m  Ann, by contract" in capsys.readouterr().out
+        printed = capsys.readouterr()
+        assert "warm  warm.wav  without words  m  Ann, by contract" in printed.out
+        assert "has no m that speaks like a clip" in printed.err
         with pytest.raises(CommandError, match="already"):
             call_command("voice", "add", "warm", "--clip", clip, "--consent", "c")
         call_command("voice", "remove", "warm")

@@ -44,6 +44,14 @@ OPENAI_PREFIXES = ("/v1/files", "/v1/audio", "/v1/chat", "/v1/models", "/v1/embe
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _MAX_JSON_DEPTH = 64
+_JSON_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    # A bool is an int to Python, and none to JSON.
+    (bool, "true or false"),
+    (str, "a string"),
+    ((int, float), "a number"),
+    (list, "an array"),
+    (type(None), "null"),
+)
 # Of two, one part of us would read the first, another the last, a third both.
 _SINGLE_HEADERS = (
     "Host",
@@ -181,12 +189,19 @@ def parse_json(body: bytes) -> dict[str, Any]:
         raise errors.InvalidRequest("The body is not JSON: it is empty.", param="body")
     try:
         value = json.loads(body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:
         raise errors.InvalidRequest(f"The body is not JSON: {error}.", param="body") from None
     if not isinstance(value, dict):
-        raise errors.InvalidRequest(f"The body must be a JSON object, not {type(value).__name__}.", param="body")
+        kind = next(name for types, name in _JSON_KINDS if isinstance(value, types))
+        raise errors.InvalidRequest(f"The body must be a JSON object, not {kind}.", param="body")
     _check_values(value, "", 0)
     return value
+
+
+def _too_deep() -> errors.InvalidRequest:
+    return errors.InvalidRequest(f"The body is nested deeper than {_MAX_JSON_DEPTH}.", param="body")
 
 
 def _refuse_constant(word: str) -> None:
@@ -195,7 +210,7 @@ def _refuse_constant(word: str) -> None:
 
 def _check_values(value: Any, where: str, depth: int) -> None:
     if depth > _MAX_JSON_DEPTH:
-        raise errors.InvalidRequest(f"The body is nested deeper than {_MAX_JSON_DEPTH}.", param="body")
+        raise _too_deep()
     match value:
         case str():
             _check_text(value, where)

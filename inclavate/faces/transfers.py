@@ -93,10 +93,14 @@ class Batches:
 
 
 class Upload:
-    """An artifact that arrives in chunks; leaving the `async with` before `finish` leaves nothing behind."""
+    """An artifact that arrives in chunks; leaving the `async with` before `finish` leaves nothing behind. `field` is
+    where the request has it."""
 
-    def __init__(self, owner: Owner, media_type: str, max_bytes: int, digest: str | None = None) -> None:
+    def __init__(
+        self, owner: Owner, media_type: str, max_bytes: int, digest: str | None = None, field: str = "body"
+    ) -> None:
         self._owner = owner
+        self._field = field
         self._digest = digest
         self._media_type = media_type
         self._max_bytes = max_bytes
@@ -147,7 +151,7 @@ class Upload:
         """What `verb` makes of the draft, which it has to seal. Raises what `finish` does, and what it raises."""
         await self._batches.flush()
         if self._draft is None or not self.size:
-            raise errors.InvalidRequest("The body is empty: there is nothing to keep.", param="body")
+            raise errors.InvalidRequest(f"The {self._field} is empty: there is nothing to keep.", param=self._field)
         if self._digest is not None:
             self._draft.check_digest(self._digest, "x-content-sha256")
         made = await at_store(verb, self._draft)

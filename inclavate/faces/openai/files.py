@@ -20,7 +20,7 @@ _MAX_BYTES = 64 * 2**20
 
 @endpoint
 async def create(request: Request, owner: Owner) -> Response:
-    upload = Upload(owner, "application/octet-stream", _MAX_BYTES, announced_digest(request))
+    upload = Upload(owner, "application/octet-stream", _MAX_BYTES, announced_digest(request), field="file")
     async with upload:
 
         async def begin(part: FilePart, fields: Mapping[str, str]) -> None:

@@ -43,7 +43,7 @@ async def speech(request: Request, owner: Owner) -> Response:
 
 @endpoint
 async def transcribe(request: Request, owner: Owner) -> Response:
-    upload = Upload(owner, "application/octet-stream", settings.MAX_CLIP_BYTES)
+    upload = Upload(owner, "application/octet-stream", settings.MAX_CLIP_BYTES, field="file")
     async with upload:
         asked, clip = await _receive(request, upload)
         submission = asked.submission(clip, request.headers.get("idempotency-key"))

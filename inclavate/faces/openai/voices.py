@@ -24,7 +24,7 @@ _CLIP_FIELDS = ("file", "audio_sample")
 
 @endpoint
 async def create(request: Request, owner: Owner) -> Response:
-    upload = Upload(owner, "application/octet-stream", settings.MAX_CLIP_BYTES)
+    upload = Upload(owner, "application/octet-stream", settings.MAX_CLIP_BYTES, field="file")
     async with upload:
 
         async def begin(part: FilePart, fields: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from inclavate import voices
 from workers import inspection
+from workers.catalog import CatalogError, load_catalog
 from workers.inspection import Inspector
 from workers.voices import DeploymentVoice, VoiceError, add, load, remove, sniffed
 
@@ -58,12 +59,23 @@ class Command(BaseCommand):
             raise CommandError(f"--clip: {clip} cannot be read: {error.strerror}.") from None
         add(settings.VOICES_DIR, voice)
         self.stdout.write(f"Added the voice {voice.name}. {_RESTART}")
+        for model in _unknown(voice.models):
+            self.stderr.write(f"--model: the catalog {settings.MODELS_FILE} has no {model} that speaks like a clip.")
 
     def _list(self) -> None:
         for voice in load(settings.VOICES_DIR):
             models = ", ".join(voice.models) or "every model that takes a clip"
             words = "with its words" if voice.reference_text else "without words"
             self.stdout.write(f"{voice.name}  {voice.clip.name}  {words}  {models}  {voice.consent}")
+
+
+def _unknown(models: tuple[str, ...]) -> list[str]:
+    """Those that no worker with this machine's catalog would offer the voice for."""
+    try:
+        known = load_catalog(settings.MODELS_FILE).models
+        return [model for model in models if not (model in known and known[model].capability().accepts_speaker)]
+    except CatalogError as error:
+        raise CommandError(f"{error}") from None
 
 
 def _check(clip: Path) -> None:
