@@ -58,6 +58,7 @@ class Capability:
     streams: bool = False
     honours_seed: bool = False
     timestamps: tuple[str, ...] = ()
+    translates: bool = False
     subtitles: tuple[str, ...] = ()
     media_types: tuple[str, ...] = ()
     input_modalities: tuple[str, ...] = ()
@@ -205,6 +206,18 @@ def _weight(part: str, number: str) -> float:
             f"a weight is a number above 0 and below 1,000,000, as in NAME:0.6+NAME:0.4; {part[:60]!r} has none."
         )
     return float(number)
+
+
+def granularities(timestamps: object) -> frozenset[str] | None:
+    """What times a transcription is asked for: none, "segment", "word" or several of them; true stands for "segment".
+    None for what cannot be meant.
+    """
+    if timestamps is None or isinstance(timestamps, bool):
+        return frozenset({"segment"} if timestamps else ())
+    words = [timestamps] if isinstance(timestamps, str) else timestamps
+    if isinstance(words, list | tuple) and all(isinstance(word, str) for word in words):
+        return frozenset(words)
+    return None
 
 
 # -- checking a request against a capability ---------------------------------------------------------------------------
@@ -389,8 +402,17 @@ class Check:
         self._language()
         self._number("max_tokens", 1, 1_000_000)
         self._typed("thinking", bool, "true or false")
-        if self.params.get("timestamps") and not self.capability.timestamps:
+        self._timestamps()
+        if self._typed("translate", bool, "true or false") and not self.capability.translates:
+            raise self._invalid("translate", f"{self.capability.model} cannot translate; leave it out.")
+
+    def _timestamps(self) -> None:
+        value, offered = self.params.get("timestamps"), self.capability.timestamps
+        wanted = granularities(value)
+        if wanted and not offered:
             raise self._invalid("timestamps", f"{self.capability.model} gives no timestamps; leave it out.")
+        if wanted is None or not wanted <= set(offered):
+            raise self._invalid("timestamps", f"It must be true or of {', '.join(offered)}, not {_shown(value)}.")
 
     def _text(self, field_name: str, *, required: bool) -> None:
         text = self._typed(field_name, str, "a string")

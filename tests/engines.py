@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from inclavate import subtitles
 from inclavate.errors import InputUnreadable, UnsupportedInput
 from inclavate.generators import DOCUMENTS, SPEECH, UNDERSTAND, Cancelled, Capability, Output, Run
-from workers import documents, encoding, subtitles
+from workers import documents, encoding
 from workers.sound import WavWriter, duration_seconds
 from workers.speech import produce, read_request
 

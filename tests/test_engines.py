@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from inclavate.errors import InferenceFailed, InputUnreadable, UnsupportedInput
 from inclavate.generators import SPEECH, TRANSCRIBE, Cancelled, Capability, Generator, Input, Output
+from inclavate.transcripts import Transcript
 from tests.driving import TEST_MODELS, LocalRun, outputs, run_job
 from tests.prove.hearing import follow, word_error_rate
 from tests.prove.texts import counted, joined
@@ -81,6 +82,12 @@ class Bench:
         run = self.run(params, [Input(path, "audio/wav")])
         (output,) = self.engine("whisper-tiny.en").generate(run)
         return run, output.path.read_text("utf-8"), output
+
+    def hear(self, path: Path, **params: Any) -> tuple[str, Transcript]:
+        """With times."""
+        text, times = self.engine("whisper-tiny.en").generate(self.run(params, [Input(path, "audio/wav")]))
+        assert times.media_type == "application/json"
+        return text.path.read_text("utf-8"), Transcript.parse(times.path.read_bytes())
 
 
 @pytest.fixture(scope="module")
@@ -584,6 +591,111 @@ def test_a_long_recording_is_heard_to_its_end_in_blocks(bench, spoken, tmp_path)
     assert text.lower().count("fox") == 2
     assert output.facts["duration_seconds"] == pytest.approx(duration_seconds(wav.path), abs=0.01)
     assert dict(run.reported)["understanding"] == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.fixture(scope="module")
+def long_recording(bench, spoken):
+    """Two readings with more than a block of silence between them: path, when the second begins, its length."""
+    samples, rate = read_wav(spoken)
+    path = spoken.parent / "long.wav"
+    with WavWriter(path, rate) as wav:
+        wav.write(samples)
+        wav.write(np.zeros(round(BLOCK_SECONDS * rate), np.int16))
+        wav.write(samples)
+    return path, len(samples) / rate + BLOCK_SECONDS, len(samples) / rate
+
+
+@pytest.mark.parametrize("timestamps", [True, "segment", ["segment", "word"]])
+def test_times_are_right_across_blocks_and_after_a_long_silence(bench, long_recording, timestamps):
+    path, second_begins, length = long_recording
+    text, transcript = bench.hear(path, timestamps=timestamps)
+    assert transcript.text == text
+    assert transcript.language == "en"
+    assert transcript.duration_seconds == pytest.approx(second_begins + length, abs=0.05)
+    starts = [segment.start for segment in transcript.segments]
+    ends = [segment.end for segment in transcript.segments]
+    times = [time for pair in zip(starts, ends, strict=True) for time in pair]
+    assert times == sorted(times)
+    assert ends[-1] <= transcript.duration_seconds
+    first = [segment for segment in transcript.segments if segment.end < second_begins - 60]
+    again = [segment for segment in transcript.segments if segment.start > second_begins - 1]
+    assert len(first) + len(again) == len(starts)
+    once, twice = ("".join(segment.text for segment in part) for part in (first, again))
+    assert word_error_rate(once, twice) < 0.2
+    assert again[0].start - first[0].start == pytest.approx(second_begins, abs=0.6)
+    assert again[-1].end - first[-1].end == pytest.approx(second_begins, abs=0.6)
+    assert bool(list(transcript.words)) == (timestamps == ["segment", "word"])
+
+
+def test_words_are_those_of_the_text_in_order_with_the_engines_own_confidence(bench, spoken):
+    text, transcript = bench.hear(spoken, timestamps=["word"])
+    words = list(transcript.words)
+    assert "".join(word.text for word in words).strip() == text
+    assert all(word.probability is not None and 0 <= word.probability <= 1 for word in words)
+    times = [time for word in words for time in (word.start, word.end)]
+    assert times == sorted(times)
+    samples, rate = read_wav(spoken)
+    assert 0 <= times[0] <= times[-1] <= len(samples) / rate + 0.01
+    # Where a word is said to be there is sound; some are said to take no time.
+    for word in words:
+        heard = samples[max(0, round((word.start - 0.1) * rate)) : round((word.end + 0.1) * rate)]
+        assert np.abs(heard).max() > 300, word
+
+
+def test_silence_has_no_segments(bench, silence):
+    text, transcript = bench.hear(silence, timestamps=True)
+    assert (text, transcript.segments, transcript.language) == ("", (), None)
+    assert transcript.duration_seconds == 10.0
+
+
+def test_the_text_grows_while_it_is_heard(bench, long_recording):
+    run = bench.run({}, [Input(long_recording[0], "audio/wav")])
+    texts: list[str] = []
+
+    class Reading(LocalRun):
+        def progress(self, stage: str, fraction: float | None = None) -> None:
+            path = self.workdir / "transcript.txt"
+            texts.append(path.read_text("utf-8") if path.exists() else "")
+            super().progress(stage, fraction)
+
+    reading = Reading(run.workdir, {}, run.inputs)
+    (output,) = bench.engine("whisper-tiny.en").generate(reading)
+    whole = output.path.read_text("utf-8")
+    assert len(set(texts)) > 2
+    assert all(whole.startswith(text) for text in texts)
+    assert reading.grown == (output.path, "text/plain")
+
+
+def test_what_the_model_says_called_directly_is_what_the_engine_says_of_ten_recordings(bench):
+    from faster_whisper.audio import decode_audio
+
+    model = bench.engine("whisper-tiny.en")._model
+    single = [sentence for text in (SENTENCES, NEWS, GREETING) for sentence in re.split(r"(?<=\.)\s+", text)]
+    texts = [SENTENCES, NEWS, GREETING, *single]
+    assert len(texts) == 10
+    for number, text in enumerate(texts):
+        path = bench.speak(text)[1].path
+        options = {"beam_size": 5, "temperature": 0.0, "condition_on_previous_text": False, "vad_filter": True}
+        segments, _ = model.transcribe(decode_audio(str(path)), **options)
+        assert bench.transcribe(path)[1] == "".join(segment.text for segment in segments).strip(), number
+
+
+def test_windows_decoded_at_once_are_heard_as_well(bench, spoken, tmp_path):
+    samples, rate = read_wav(spoken)
+    with WavWriter(tmp_path / "minutes.wav", rate) as wav:
+        for _ in range(1 + round(70 * rate / len(samples))):
+            wav.write(samples)
+    entry = ENTRIES["whisper-tiny.en"]
+    engine = load_engine(entry.engine)()
+    engine.load({**entry.options, "batch_size": 4})
+    run = bench.run({"timestamps": ["segment", "word"]}, [Input(wav.path, "audio/wav")])
+    text, times = engine.generate(run)
+    transcript = Transcript.parse(times.path.read_bytes())
+    assert transcript.text == text.path.read_text("utf-8")
+    times_of_all = [time for segment in transcript.segments for time in (segment.start, segment.end)]
+    assert times_of_all == sorted(times_of_all)
+    one_by_one = bench.transcribe(wav.path)[1]
+    assert text.path.read_text("utf-8").lower().count("fox") == one_by_one.lower().count("fox")
 
 
 def test_blocks_are_cut_in_the_pauses_and_join_to_the_whole(tmp_path):

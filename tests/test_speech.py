@@ -15,14 +15,14 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inclavate import subtitles
 from inclavate.errors import JobError, UnsupportedInput
 from inclavate.generators import Cancelled, Input, Output
+from inclavate.subtitles import Cue
 from tests.driving import LocalRun
 from tests.engines import Hum, HummingVoice
-from workers import subtitles
 from workers.encoding import FORMATS
 from workers.speech import PAUSE_SECONDS, SpeechRequest, produce, read_request, speak
-from workers.subtitles import Cue
 
 RATE = HummingVoice.sample_rate
 DECIBEL = 10 ** (1 / 20)
@@ -292,7 +292,7 @@ def parsed(text: str, kind: str) -> list[Cue]:
     time = rf"(\d\d+:[0-5]\d:[0-5]\d{mark}\d{{3}})"
     cues = []
     for number, block in enumerate(filter(None, text.strip("\n").split("\n\n")), 1):
-        found = re.fullmatch(rf"{number}\n{time} --> {time}\n([^\n]*)", block)
+        found = re.fullmatch(rf"{number}\n{time} --> {time}\n([^\n]+(?:\n[^\n]+)*)", block)
         assert found, block
         words = found[3]
         if kind == "vtt":

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from inclavate import subtitles
 from inclavate.errors import InvalidRequest, UnsupportedInput
 from inclavate.generators import DOCUMENTS, Capability, Check, Input, Output, Run, match_language
-from workers import documents, subtitles
+from inclavate.subtitles import Cue
+from workers import documents
 from workers.encoding import file_name, open_sound
 from workers.lexicon import Lexicon
 from workers.normalisation import readable, spoken
-from workers.subtitles import Cue
 from workers.text import Boundary, Piece, sentences, split
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def speak(
         share.progress(piece.start / len(text))
         sound = _sound(run, voice, _words(lexicon.apply(piece.text), asked, voice))
         if len(sound) and (blocks := track.place(level.even(sound))):
-            told(Cue(track.start_seconds, track.end_seconds, piece.text))
+            told(Cue(track.start_seconds, track.end_seconds, " ".join(piece.text.split())))
             yield from blocks
         if track.is_full:
             run.note(f"The speech was cut at max_duration_seconds, {asked.max_duration_seconds:g} s.")

@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inclavate import subtitles
 from inclavate.errors import InferenceFailed, UnsupportedInput
 from inclavate.generators import DOCUMENTS, SPEECH, Capability, Output, Run, blend_of
-from workers import subtitles
 from workers.encoding import FORMATS
 from workers.speech import MAX_CHARACTERS, produce, read_request
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inclavate import subtitles
 from inclavate.errors import InferenceFailed
 from inclavate.generators import DOCUMENTS, SPEECH, Capability, Output, Run
-from workers import subtitles
 from workers.encoding import FORMATS
 from workers.speech import MAX_CHARACTERS, SpeechRequest, produce, read_request
 

@@ -1,4 +1,4 @@
-"""Subtitles of what was spoken, as SubRip or WebVTT."""
+"""Subtitles of what was spoken or heard, as SubRip or WebVTT."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 @dataclass(frozen=True, slots=True)
 class Cue:
-    """Words, and when they are heard."""
+    """Words, and when they are heard. A line of the text is a line on the screen."""
 
     start_seconds: float
     end_seconds: float
@@ -29,8 +29,9 @@ def render(cues: Iterable[Cue], kind: str) -> str:
 
 
 def _block(number: int, cue: Cue, mark: str, kind: str) -> str:
-    # One line, as an empty one would end the block; and no arrow, which would begin a time.
-    text = " ".join(cue.text.split()).replace("-->", "->")
+    # No empty line, as it would end the block; and no arrow, which would begin a time.
+    lines = (" ".join(line.split()) for line in cue.text.splitlines())
+    text = "\n".join(line for line in lines if line).replace("-->", "->")
     shown = text if kind == SRT else text.translate(_ESCAPES)
     return f"{number}\n{_time(cue.start_seconds, mark)} --> {_time(cue.end_seconds, mark)}\n{shown}\n"
 
