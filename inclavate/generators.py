@@ -404,7 +404,7 @@ class Check:
         self._typed("thinking", bool, "true or false")
         self._timestamps()
         if self._typed("translate", bool, "true or false") and not self.capability.translates:
-            raise self._invalid("translate", f"{self.capability.model} cannot translate; leave it out.")
+            raise self._invalid("translate", f"{self.capability.model} cannot translate into English.")
 
     def _timestamps(self) -> None:
         value, offered = self.params.get("timestamps"), self.capability.timestamps

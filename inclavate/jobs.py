@@ -297,9 +297,9 @@ def _shorten(job: Job) -> Job:
     return job
 
 
-def first_output(job: Job) -> uuid.UUID:
-    """The id of a completed job's first output, whether or not its bytes still exist."""
-    return uuid.UUID(job.output_artifacts[0])
+def output(job: Job, position: int) -> uuid.UUID:
+    """The id of a completed job's output of that number, from 0, whether or not its bytes still exist."""
+    return uuid.UUID(job.output_artifacts[position])
 
 
 def counts(owner: Owner) -> dict[str, int]:

@@ -721,7 +721,9 @@ def model_folder(path: Path, tokens: int) -> Path:
 @pytest.mark.parametrize(("tokens", "languages"), [(51_864, ("en",)), (51_865, ("en", "yue")), (51_866, ("en", "yue"))])
 def test_the_languages_are_read_from_the_vocabulary(tmp_path, tokens, languages):
     folder = model_folder(tmp_path / "model", tokens)
-    assert Whisper.describe("w", {"path": str(folder)}).languages == languages
+    described = Whisper.describe("w", {"path": str(folder)})
+    assert described.languages == languages
+    assert described.translates == (languages != ("en",))
 
 
 def test_a_folder_without_weights_is_refused_and_never_downloaded(tmp_path):

@@ -33,6 +33,7 @@ CLOSED = [
     ("DELETE", f"/v1/files/{ANY}"),
     ("POST", "/v1/audio/speech"),
     ("POST", "/v1/audio/transcriptions"),
+    ("POST", "/v1/audio/translations"),
     ("GET", "/"),
 ]
 

@@ -98,6 +98,7 @@ class Generator:
     sample_rate: int | None = None
     streams: bool = False
     timestamps: tuple[str, ...] = ()
+    translates: bool = False
     subtitles: tuple[str, ...] = ()
     media_types: tuple[str, ...] = ()
     input_modalities: tuple[str, ...] = ()

@@ -66,6 +66,7 @@ class Whisper:
             languages=(languages := _languages(Path(options["path"]))),
             timestamps=GRANULARITIES,
             translates=len(languages) > 1,
+            streams=True,
             media_types=tuple(f"audio/{kind}" for kind in _AUDIO + _MORE_AUDIO)
             + tuple(f"video/{kind}" for kind in _VIDEO),
         )

@@ -218,7 +218,7 @@ def generator_json(offered: Offered) -> dict[str, Any]:
         shown["requires_reference_text"] = True
     if c.sample_rate:
         shown["sample_rate"] = c.sample_rate
-    for name in ("streams", "blends_voices"):
+    for name in ("streams", "blends_voices", "translates"):
         if getattr(c, name):
             shown[name] = True
     if c.voice_languages:

@@ -30,8 +30,11 @@ class FilePart:
 
 @dataclass
 class Form:
+    """`lists` has the fields that may come several times, by their names without the brackets that SDKs add."""
+
     fields: dict[str, str] = field(default_factory=dict)
     file: FilePart | None = None
+    lists: dict[str, list[str]] = field(default_factory=dict)
 
 
 Begin = Callable[[FilePart, Mapping[str, str]], Awaitable[None]]
@@ -39,7 +42,8 @@ Begin = Callable[[FilePart, Mapping[str, str]], Awaitable[None]]
 
 class FormReader:
     """Reads one request's form. `begin` is called once the file begins, with the fields that came before it (others
-    may follow), `write` with each of its chunks. The file is one of `file_fields`; errors name the first."""
+    may follow), `write` with each of its chunks. The file is one of `file_fields`; errors name the first. A field of
+    `list_fields` may come several times, as `name` or `name[]`."""
 
     def __init__(
         self,
@@ -48,8 +52,10 @@ class FormReader:
         begin: Begin,
         write: Callable[[bytes], Awaitable[None]],
         file_fields: tuple[str, ...] = ("file",),
+        list_fields: tuple[str, ...] = (),
     ) -> None:
         self._request = request
+        self._list_fields = list_fields
         self._file_fields = file_fields
         self._max_bytes = max_file_bytes + _MAX_SURROUNDING_BYTES
         self._max_file_bytes = max_file_bytes
@@ -167,7 +173,8 @@ class FormReader:
         if self._field_count > _MAX_FIELDS:
             raise errors.InvalidRequest(f"A form may have at most {_MAX_FIELDS} fields.", param="body")
         # A list of SDKs' is one such field for each of its items.
-        if self._name in self._form.fields and not self._name.endswith("[]"):
+        is_list = self._name.endswith("[]") or self._name in self._list_fields
+        if self._name in self._form.fields and not is_list:
             raise errors.InvalidRequest(f"{self._shown}: it came twice; a form has it once.", param=self._shown)
 
     async def _part_data(self, data: bytes) -> None:
@@ -195,4 +202,7 @@ class FormReader:
             raise errors.InvalidRequest(f"{self._shown}: it is not UTF-8.", param=self._shown) from None
         if "\0" in text:
             raise errors.InvalidRequest(f"{self._shown}: text may not hold NUL.", param=self._shown)
-        self._form.fields[self._name] = text
+        if (name := self._name.removesuffix("[]")) in self._list_fields:
+            self._form.lists.setdefault(name, []).append(text)
+        else:
+            self._form.fields[self._name] = text

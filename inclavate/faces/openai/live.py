@@ -1,4 +1,4 @@
-"""Speech that is heard while it is made: `stream_format` of `POST /v1/audio/speech`.
+"""Outputs that are read while they are made: `stream_format` of `POST /v1/audio/speech`, `stream` of transcriptions.
 
 Its bytes come from the job's run over `sounds`, and what is left once the job is complete from its artifact. They are
 of one run: where that run is lost, the stream ends with an error, for the next one says the same words at other places.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import codecs
 import json
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from django.conf import settings
 from starlette.requests import Request
@@ -32,7 +33,27 @@ _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 async def speech(request: Request, owner: Owner, job: Job, stream_format: str) -> Response:
     """The answer, which begins with the first sound; what goes wrong before it is a plain error."""
-    hearing = Hearing(request, owner, job)
+    hearing = Hearing(request, owner, job, settings.SPEECH_SYNC_TIMEOUT_SECONDS)
+
+    def begun(first: bytes) -> StreamingResponse:
+        if stream_format == "sse":
+            return _event_stream(_SpeechEvents(), first, hearing, request, job)
+        return StreamingResponse(_bytes(first, hearing), 200, _headers(job), media_type=hearing.media_type)
+
+    return await _from_the_first(request, job, hearing, begun)
+
+
+async def transcript(request: Request, owner: Owner, job: Job) -> Response:
+    """The same for a transcription's text, as OpenAI's events."""
+    hearing = Hearing(request, owner, job, settings.TRANSCRIPTION_SYNC_TIMEOUT_SECONDS)
+    return await _from_the_first(
+        request, job, hearing, lambda first: _event_stream(_TranscriptEvents(), first, hearing, request, job)
+    )
+
+
+async def _from_the_first(
+    request: Request, job: Job, hearing: Hearing, begun: Callable[[bytes], StreamingResponse]
+) -> Response:
     try:
         first = await anext(hearing.sound)
     except errors.InclavateError as error:
@@ -41,11 +62,11 @@ async def speech(request: Request, owner: Owner, job: Job, stream_format: str) -
         first = b""
     except _Gone:
         return Response()
-    headers = {"x-dppan-job-id": str(job.pk), **_STREAM_HEADERS}
-    if stream_format == "sse":
-        events = _events(first, hearing, request.url.path)
-        return StreamingResponse(events, 200, headers, media_type="text/event-stream")
-    return StreamingResponse(_bytes(first, hearing), 200, headers, media_type=hearing.media_type)
+    return begun(first)
+
+
+def _headers(job: Job) -> dict[str, str]:
+    return {"x-dppan-job-id": str(job.pk), **_STREAM_HEADERS}
 
 
 class _Gone(Exception):
@@ -55,12 +76,13 @@ class _Gone(Exception):
 class Hearing:
     """One caller who listens to one job."""
 
-    def __init__(self, request: Request, owner: Owner, job: Job) -> None:
+    def __init__(self, request: Request, owner: Owner, job: Job, timeout_seconds: float) -> None:
         self.media_type = "application/octet-stream"
         self.sound = self._sound()
         self._request = request
         self._owner = owner
         self._job = job
+        self._timeout_seconds = timeout_seconds
         self._fence: int | None = None
         self._heard = 0
 
@@ -83,7 +105,7 @@ class Hearing:
             raise
 
     async def _while_running(self, watched: watch.Watched, listener: sounds.Listener) -> AsyncIterator[bytes]:
-        until = asyncio.get_running_loop().time() + settings.SPEECH_SYNC_TIMEOUT_SECONDS
+        until = asyncio.get_running_loop().time() + self._timeout_seconds
         over = asyncio.create_task(watched.over(_FOR_EVER_SECONDS))
         gone = asyncio.create_task(waiting.disconnected(self._request))
         try:
@@ -96,7 +118,7 @@ class Hearing:
                     yield chunk.data
                 self._check_run(watched.job)
                 if self._fence is None and asyncio.get_running_loop().time() > until:
-                    raise waiting.ended(watched.job, settings.SPEECH_SYNC_TIMEOUT_SECONDS)
+                    raise waiting.ended(watched.job, self._timeout_seconds)
         finally:
             over.cancel()
             gone.cancel()
@@ -124,11 +146,9 @@ class Hearing:
     async def _rest(self) -> AsyncIterator[bytes]:
         """What was not heard while it was made."""
         if self._job.state != State.COMPLETED:
-            raise waiting.ended(self._job, settings.SPEECH_SYNC_TIMEOUT_SECONDS)
+            raise waiting.ended(self._job, self._timeout_seconds)
         self._check_run(self._job)
         output = await in_pool(waiting.output, self._owner, self._job)
-        if isinstance(output, errors.ArtifactGone):
-            raise output
         self.media_type = output.media_type
         async for data in iterate(await at_store(artifacts.read, output, self._heard)):
             yield data
@@ -152,20 +172,55 @@ async def _bytes(first: bytes, hearing: Hearing) -> AsyncIterator[bytes]:
             yield data
 
 
-async def _events(first: bytes, hearing: Hearing, path: str) -> AsyncIterator[bytes]:
+class _Told(Protocol):
+    """What events tell of bytes that come; each may be none, or several."""
+
+    def delta(self, data: bytes) -> list[dict[str, Any]]: ...
+
+    def done(self) -> list[dict[str, Any]]: ...
+
+
+class _SpeechEvents:
+    def delta(self, data: bytes) -> list[dict[str, Any]]:
+        return [{"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()}]
+
+    def done(self) -> list[dict[str, Any]]:
+        # No engine of ours counts tokens.
+        usage = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+        return [{"type": "speech.audio.done", "usage": usage}]
+
+
+class _TranscriptEvents:
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._text: list[str] = []
+
+    def delta(self, data: bytes) -> list[dict[str, Any]]:
+        text = self._decoder.decode(data)
+        self._text.append(text)
+        return [{"type": "transcript.text.delta", "delta": text}] if text else []
+
+    def done(self) -> list[dict[str, Any]]:
+        return [{"type": "transcript.text.done", "text": "".join(self._text)}]
+
+
+def _event_stream(told: _Told, first: bytes, hearing: Hearing, request: Request, job: Job) -> StreamingResponse:
+    events = _events(told, first, hearing, request.url.path)
+    return StreamingResponse(events, 200, _headers(job), media_type="text/event-stream")
+
+
+async def _events(told: _Told, first: bytes, hearing: Hearing, path: str) -> AsyncIterator[bytes]:
     """OpenAI's events, with a comment where nothing comes for long."""
     try:
-        yield _delta(first)
+        yield _joined(told.delta(first))
         async for data in _with_pauses(hearing.sound):
-            yield b": ping\n" if data is None else _delta(data)
+            yield b": ping\n" if data is None else _joined(told.delta(data))
     except errors.InclavateError as error:
         yield _event({"type": "error", **envelope(error, path)})
     except _Gone:
         return
     else:
-        # No engine of ours counts tokens.
-        usage = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
-        yield _event({"type": "speech.audio.done", "usage": usage})
+        yield _joined(told.done())
     yield b"data: [DONE]\n\n"
 
 
@@ -189,8 +244,8 @@ async def _with_pauses(sound: AsyncIterator[bytes]) -> AsyncIterator[bytes | Non
             following.cancel()
 
 
-def _delta(data: bytes) -> bytes:
-    return _event({"type": "speech.audio.delta", "audio": base64.b64encode(data).decode()})
+def _joined(events: list[dict[str, Any]]) -> bytes:
+    return b"".join(map(_event, events))
 
 
 def _event(content: dict[str, Any]) -> bytes:

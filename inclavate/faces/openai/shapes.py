@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Annotated, Any
 
+import babel
 from pydantic import BaseModel, ConfigDict, Field
 
-from inclavate import artifacts, errors, jobs, voices
+from inclavate import artifacts, errors, jobs, subtitles, transcripts, voices
 from inclavate.faces.boundary import idempotency_key, parse_id
 from inclavate.faces.transfers import filename
 from inclavate.fleet import Offered
@@ -26,6 +29,10 @@ _EXPIRY_SECONDS = (3600, 30 * 86400)
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]{1,100}/[\w!#$&^.+-]{1,100}", re.ASCII)
 _FILE_STATUS = {Artifact.State.READY: "processed", Artifact.State.PENDING: "uploaded", Artifact.State.FAILED: "error"}
 # The contract's own list; a model's `media_types` come on top.
+_PLAIN_FORMATS = ("json", "text")
+_TIMED_FORMATS = ("verbose_json", *subtitles.FORMATS)
+# Whisper's own.
+_OLD_CODES = {"jw": "jv"}
 AUDIO_TYPES = {"audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave", "audio/mpeg", "audio/mp3"}
 
 # Fields of a speech request that are params of the same name.
@@ -89,7 +96,8 @@ class SpeechRequest(BaseModel):
 
 
 class TranscriptionRequest(BaseModel):
-    """The fields of `POST /v1/audio/transcriptions` beside the file; as a form has them, all are text."""
+    """The fields of `POST /v1/audio/transcriptions` and `/v1/audio/translations` beside the file; as a form has them,
+    all are text."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -98,26 +106,103 @@ class TranscriptionRequest(BaseModel):
     language: str | None = None
     prompt: str | None = None
     stream: str | None = None
+    timestamp_granularities: list[str] = []
 
-    def check_format(self) -> None:
-        if self.response_format not in ("json", "text"):
+    def check(self, timestamps: Collection[str]) -> None:
+        """Raises `InvalidRequest`; `timestamps` are the granularities of times that the model gives."""
+        offered = (*_PLAIN_FORMATS, *(_TIMED_FORMATS if transcripts.SEGMENT in timestamps else ()))
+        if self.response_format not in offered:
+            why = "" if timestamps else f"; {self.model} gives no timestamps to fill another with"
             raise errors.InvalidRequest(
-                f"response_format must be json or text, not {self.response_format[:40]!r}: "
-                "there are no timestamps to fill another with.",
+                f"response_format must be one of {', '.join(offered)}, not {self.response_format[:40]!r}{why}.",
                 param="response_format",
             )
-        if (self.stream or "false").lower() not in ("false", "0"):
-            raise errors.InvalidRequest("stream: transcripts are not streamed here; leave it out.", param="stream")
+        if self.streams and self.response_format not in _PLAIN_FORMATS:
+            raise errors.InvalidRequest(
+                f"stream: text is streamed, as {' or '.join(_PLAIN_FORMATS)}, not {self.response_format}.",
+                param="stream",
+            )
+        self._check_granularities(timestamps)
 
-    def submission(self, clip: Artifact, key_header: str | None) -> jobs.Submission:
+    def _check_granularities(self, timestamps: Collection[str]) -> None:
+        name = "timestamp_granularities[]"
+        if self.timestamp_granularities and self.response_format != "verbose_json":
+            raise errors.InvalidRequest(f"{name}: it takes response_format verbose_json.", param=name)
+        for word in self.timestamp_granularities:
+            if word not in timestamps:
+                raise errors.InvalidRequest(
+                    f"{name} must be of {', '.join(timestamps)}, not {word[:40]!r}.", param=name
+                )
+
+    @property
+    def streams(self) -> bool:
+        """Raises `InvalidRequest`."""
+        word = (self.stream or "false").lower()
+        if word not in ("true", "1", "false", "0"):
+            raise errors.InvalidRequest(f"stream must be true or false, not {word[:40]!r}.", param="stream")
+        return word in ("true", "1")
+
+    @property
+    def granularities(self) -> list[str]:
+        """What times the answer is made of."""
+        match self.response_format:
+            case "verbose_json":
+                return sorted(set(self.timestamp_granularities)) or [transcripts.SEGMENT]
+            case "srt" | "vtt":
+                return list(transcripts.GRANULARITIES)
+            case _:
+                return []
+
+    def submission(
+        self, clip: Artifact, key_header: str | None, timestamps: Collection[str], *, translate: bool
+    ) -> jobs.Submission:
+        """`timestamps` are the granularities of times that the model gives."""
+        params: dict[str, Any] = {name: value for name in ("language", "prompt") if (value := getattr(self, name))}
+        if wanted := [word for word in self.granularities if word in timestamps]:
+            params["timestamps"] = wanted
+        if translate:
+            params["translate"] = True
         return jobs.Submission(
             model=self.model,
             modality="text",
             task=TRANSCRIBE,
-            params={name: value for name in ("language", "prompt") if (value := getattr(self, name))},
+            params=params,
             clip=clip,
             idempotency_key=idempotency_key(key_header),
+            # That of two routes it was the one that translates is no field of the request.
+            name_of=lambda name: "model" if name == "translate" else name,
         )
+
+
+def usage_json(seconds: float) -> dict[str, Any]:
+    """What a transcription took, as OpenAI counts it for models without tokens."""
+    return {"type": "duration", "seconds": math.ceil(seconds)}
+
+
+def verbose_json(transcript: transcripts.Transcript, text: str, granularities: Collection[str], task: str) -> Any:
+    """`text` is empty where the language was not the wanted one."""
+    said: dict[str, Any] = {
+        "task": task,
+        "language": language_name(transcript.language),
+        "duration": transcript.duration_seconds,
+        "text": text,
+        "usage": usage_json(transcript.duration_seconds),
+    }
+    if transcripts.SEGMENT in granularities:
+        segments = ({"id": number, **segment.as_json()} for number, segment in enumerate(transcript.segments))
+        said["segments"] = [{name: v for name, v in each.items() if name != "words"} for each in segments]
+    if transcripts.WORD in granularities:
+        said["words"] = [
+            {"word": word.text.strip(), "start": word.start, "end": word.end, "probability": word.probability}
+            for word in transcript.words
+        ]
+    return said
+
+
+def language_name(code: str | None) -> str:
+    """As OpenAI writes it: "english". A code that has no name stays one; empty where nothing was said."""
+    names = babel.Locale("en").languages
+    return (names.get(_OLD_CODES.get(code, code)) or code).lower() if code else ""
 
 
 def model_json(offered: Offered) -> dict[str, Any]:

@@ -80,11 +80,12 @@ def ended(job: Job, timeout: float) -> errors.InclavateError:
             )
 
 
-def output(owner: Owner, job: Job) -> Artifact | errors.ArtifactGone:
+def output(owner: Owner, job: Job, position: int = 0) -> Artifact:
+    """A completed job's output of that number. Raises `ArtifactGone`."""
     try:
-        return artifacts.get(owner, jobs.first_output(job))
+        return artifacts.get(owner, jobs.output(job, position))
     except errors.NotFound:
-        return errors.ArtifactGone(f"The output of job {job.pk} was deleted.")
+        raise errors.ArtifactGone(f"The output of job {job.pk} was deleted.") from None
 
 
 def headers(job: Job, artifact: Artifact) -> dict[str, str]:
