@@ -297,6 +297,14 @@ class Crasher(Echo):
     def _nothing(self, run: Run) -> Iterator[Output]:
         yield Output(run.workdir / "never-written.txt", "text/plain")
 
+    def _growing_gone(self, run: Run) -> None:
+        """As an engine that gives up, and is quicker than its parent."""
+        run.growing(run.workdir / "gone.wav", "audio/wav")
+        raise UnsupportedInput("params.how asks for what this engine refuses.")
+
+    def _growing_outside(self, run: Run) -> None:
+        run.growing(run.workdir.parent / "outside.wav", "audio/wav")
+
     def _nan(self, run: Run) -> Iterator[Output]:
         path = run.workdir / "answer.txt"
         path.write_text("x")

@@ -251,6 +251,12 @@ def test_brackets_do_not_smuggle_phonemes_in(bench):
     assert list(voice._phonemes("[[x]] hello")) == list(voice._phonemes("[ [x]] hello"))
 
 
+@pytest.mark.parametrize("model", SPEAKERS)
+def test_many_abbreviations_are_spoken_to_their_end(bench, model):
+    few, many = (bench.speak("a." * count, model, normalize=False)[1].facts["duration_seconds"] for count in (31, 124))
+    assert many > 3 * few
+
+
 @pytest.mark.parametrize("phonemes", [list("ab " * 500), ["x"] * 1000, list("abc"), []])
 def test_long_sentences_are_cut_between_words(phonemes):
     parts = list(_split_phonemes(phonemes))

@@ -145,6 +145,8 @@ def test_a_process_killed_from_outside_takes_only_its_own_job(hosts, tmp_path):
         ("outside", "inference_failed", "The engine named an output that is not in its work folder."),
         ("link", "inference_failed", "The engine named an output that is not in its work folder."),
         ("nothing", "inference_failed", "The engine named an output that is not in its work folder."),
+        ("growing_outside", "inference_failed", "The engine named an output that is not in its work folder."),
+        ("growing_gone", "unsupported_input", "params.how asks for what this engine refuses."),
     ],
 )
 def test_what_an_engine_raises_becomes_a_code_and_a_sentence_without_paths(hosts, tmp_path, how, code, sentence):
@@ -158,7 +160,10 @@ def test_facts_that_no_database_takes_fail_the_job(hosts, tmp_path):
     assert outputs(seen) == []
 
 
-@pytest.mark.parametrize(("how", "stays"), [("refuse", True), ("raise", False), ("memory", False)])
+@pytest.mark.parametrize(
+    ("how", "stays"),
+    [("refuse", True), ("growing_gone", True), ("growing_outside", False), ("raise", False), ("memory", False)],
+)
 def test_only_an_engine_that_refused_on_purpose_is_used_again(hosts, tmp_path, how, stays):
     with hosts.session("test-crasher") as host:
         start(host, tmp_path / "job", {"how": how})

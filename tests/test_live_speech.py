@@ -194,7 +194,7 @@ def test_a_row_that_is_older_than_the_sound_does_not_make_its_run_a_lost_one(
     state: str, fence: int, is_lost: bool
 ) -> None:
     job = Job(state=State.QUEUED)
-    hearing = live_speech.Hearing(Request({"type": "http"}), Owner(), job)
+    hearing = live_speech.Hearing(Request({"type": "http"}), Owner(), job, 60.0)
     assert hearing._is_next(sounds.Chunk(1, 0, "audio/wav", b"RIFF"), job)
     with pytest.raises(Unavailable) if is_lost else contextlib.nullcontext():
         hearing._check_run(Job(state=state, fence=fence))

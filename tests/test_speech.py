@@ -189,7 +189,7 @@ def test_a_cancel_is_met_between_pieces(tmp_path):
 
 @pytest.mark.parametrize("text", ["...", "?!\n\n—", "()", "***", " \n "])
 def test_where_nothing_can_be_spoken_no_block_and_no_file_comes(tmp_path, text):
-    with pytest.raises(UnsupportedInput, match=r"params\.text has nothing"):
+    with pytest.raises(UnsupportedInput, match="The text has nothing"):
         next(speak(run_of(tmp_path), SpeechRequest(text, lead_silence_seconds=1.0), HummingVoice()))
     with pytest.raises(UnsupportedInput):
         list(produce(run_of(tmp_path), SpeechRequest(text), HummingVoice()))
@@ -385,3 +385,13 @@ def test_the_file_that_grows_is_there_when_it_is_announced_and_is_the_output(tmp
     request = SpeechRequest("One. Two.", response_format=response_format)
     [output] = produce(Watched(tmp_path), request, HummingVoice())
     assert announced == [(output.path, output.media_type, True)]
+
+
+@pytest.mark.parametrize("response_format", FORMATS)
+def test_a_text_that_cannot_be_spoken_announces_no_file_and_leaves_none(tmp_path, response_format):
+    run = LocalRun(tmp_path)
+    with pytest.raises(UnsupportedInput, match="The text has nothing in it that can be spoken") as refused:
+        list(produce(run, SpeechRequest("...", response_format=response_format), HummingVoice()))
+    assert refused.value.param == "text"
+    assert not hasattr(run, "grown")
+    assert list(tmp_path.iterdir()) == []

@@ -234,8 +234,7 @@ class Host:
             case "note":
                 return Note(str(report["text"]))
             case "growing":
-                path = self._output_path(report)
-                return path if isinstance(path, Failed) else Growing(path, str(report["media_type"]))
+                return self._growing(report)
             case "output":
                 path = self._output_path(report)
                 if isinstance(path, Failed):
@@ -252,15 +251,24 @@ class Host:
             case other:
                 raise ValueError(f"unknown report {other!r}")
 
+    def _growing(self, report: dict[str, Any]) -> Growing | Step | Failed:
+        path = self._path_inside(report)
+        if path is None:
+            return self._misplaced()
+        # An engine that gives up removes its file, perhaps before this is read; why is in its next report.
+        return Growing(path, str(report["media_type"])) if path.is_file() else Step()
+
     def _output_path(self, report: dict[str, Any]) -> Path | Failed:
-        path = Path(str(report["path"]))
+        path = self._path_inside(report)
+        return path if path is not None and path.is_file() else self._misplaced()
+
+    def _path_inside(self, report: dict[str, Any]) -> Path | None:
         # The engine may have been talked into anything by its input; what it names is published.
-        real = path.resolve()
-        if not (real.is_relative_to(self._workdir) and real.is_file()):
-            return self._abandon(
-                Failed(InferenceFailed.code, "The engine named an output that is not in its work folder.")
-            )
-        return real
+        real = Path(str(report["path"])).resolve()
+        return real if real.is_relative_to(self._workdir) else None
+
+    def _misplaced(self) -> Failed:
+        return self._abandon(Failed(InferenceFailed.code, "The engine named an output that is not in its work folder."))
 
     def _finish(self, last: Done | CancelledByRequest | Failed) -> Done | CancelledByRequest | Failed:
         self._is_busy = False

@@ -162,10 +162,12 @@ def _files(
 ) -> Iterator[Output]:
     cues: list[Cue] = []
     with open_sound(path, asked.response_format, voice.sample_rate) as sound:
-        if is_heard:
-            run.growing(path, sound.media_type)
         for block in speak(run, asked, voice, cues.append, share):
             sound.write(block)
+            if is_heard:
+                # Not before: a text that cannot be spoken leaves no file.
+                run.growing(path, sound.media_type)
+                is_heard = False
     facts = {"duration_seconds": sound.duration_seconds, "sample_rate": sound.sample_rate, "channels": sound.channels}
     yield Output(path, sound.media_type, facts)
     if asked.subtitles is not None:
@@ -202,7 +204,7 @@ def speak(
             break
         track.pause(piece.end)
     if track.is_empty:
-        raise UnsupportedInput("params.text has nothing in it that can be spoken.", param="text")
+        raise UnsupportedInput("The text has nothing in it that can be spoken.", param="text")
     share.progress(1.0)
     yield from track.finish()
 

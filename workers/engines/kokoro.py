@@ -24,6 +24,7 @@ from inclavate import subtitles
 from inclavate.errors import InferenceFailed, UnsupportedInput
 from inclavate.generators import DOCUMENTS, SPEECH, Capability, Output, Run, blend_of
 from workers.encoding import FORMATS
+from workers.phonemes import readable_parts
 from workers.speech import MAX_CHARACTERS, produce, read_request
 
 if TYPE_CHECKING:
@@ -111,9 +112,14 @@ class Kokoro:
 
     def phonemes(self, text: str, language: str) -> str:
         """The text in the model's own letters; empty where nothing in it is spoken."""
-        # A list without a line where it makes nothing of it.
-        heard = " ".join(self._phonemizer(language).phonemize([text], strip=True))
-        known = self._tokenizer.known(" ".join(heard.split()))
+        phonemizer = self._phonemizer(language)
+
+        def phonemize(part: str) -> str:
+            # A list without a line where it makes nothing of it.
+            return " ".join(phonemizer.phonemize([part], strip=True))
+
+        heard = " ".join(phonemize(part) for part in readable_parts(text, phonemize))
+        known = self._tokenizer.known(" ".join(heard.split())).strip()
         return known if any(letter.isalpha() for letter in known) else ""
 
     def sound(self, phonemes: str, style: np.ndarray, speed: float, check: Callable[[], None]) -> np.ndarray:

@@ -16,6 +16,7 @@ from inclavate import subtitles
 from inclavate.errors import InferenceFailed
 from inclavate.generators import DOCUMENTS, SPEECH, Capability, Output, Run
 from workers.encoding import FORMATS
+from workers.phonemes import readable_parts
 from workers.speech import MAX_CHARACTERS, SpeechRequest, produce, read_request
 
 if TYPE_CHECKING:
@@ -121,8 +122,14 @@ class _PiperVoice:
 
     def _phonemes(self, text: str) -> Iterator[list[str]]:
         # The phonemizer reads "[[" as phonemes to come.
-        for sentence in self._voice.phonemize(text.replace("[[", "[ [")):
-            yield from _split_phonemes(sentence)
+        text = text.replace("[[", "[ [")
+        is_espeak = self._voice.config.phoneme_type == "espeak"
+        for part in readable_parts(text, self._heard) if is_espeak else [text]:
+            for sentence in self._voice.phonemize(part):
+                yield from _split_phonemes(sentence)
+
+    def _heard(self, text: str) -> str:
+        return " ".join("".join(sentence) for sentence in self._voice.phonemize(text))
 
 
 def _speakers(options: Mapping[str, Any]) -> dict[str, Speaker]:
