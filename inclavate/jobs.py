@@ -25,7 +25,7 @@ from django.db.models import F, Func, OuterRef, Q, QuerySet, Subquery, Sum, Text
 from django.db.models.functions import Coalesce
 
 from inclavate import artifacts, database, errors, fleet, progress, queue, voices, webhooks
-from inclavate.generators import DOCUMENTS, Capability, Check
+from inclavate.generators import DOCUMENTS, TRANSCRIBE, Capability, Check
 from inclavate.models import TERMINAL, Artifact, Attempt, Job, JobInput, Owner, State, Turn
 
 MAX_INPUTS = 64
@@ -139,9 +139,9 @@ def _check(owner: Owner, submission: Submission, capability: Capability) -> _Acc
     if capability.documents and submission.params.get("text") is None:
         # Whoever sends no text wants these read: what they are counts before what is missing.
         for artifact_id in submission.input_artifacts:
-            _check_media_type(_input(owner, artifact_id), capability)
+            _check_media_type(_input(owner, artifact_id, capability), capability)
     Check(capability, speaker.params, count, submission.name_of, documents, speaker.offered).run()
-    inputs = [_input(owner, artifact_id) for artifact_id in submission.input_artifacts] + clip
+    inputs = [_input(owner, artifact_id, capability) for artifact_id in submission.input_artifacts] + clip
     if speaker.voice is not None:
         inputs.insert(0, voices.clip(speaker.voice))
     for artifact in inputs:
@@ -155,16 +155,18 @@ def _check_only_voice(submission: Submission, clips: int) -> None:
         raise errors.InvalidRequest(f"{name}: it is a saved voice, and a clip came as well; send one.", param=name)
 
 
-def _input(owner: Owner, artifact_id: uuid.UUID) -> Artifact:
+def _input(owner: Owner, artifact_id: uuid.UUID, capability: Capability) -> Artifact:
     try:
         artifact = artifacts.get(owner, artifact_id)
     except errors.NotFound as error:
         raise errors.NotFound(f"input_artifacts: {error.message}", param="input_artifacts") from None
     if artifact.state != Artifact.State.READY:
         raise errors.NotReady(f"input_artifacts: artifact {artifact_id} is {artifact.state}.", param="input_artifacts")
-    if artifact.size > settings.MAX_CLIP_BYTES:
+    # A recording is read from a file in small pieces; other models take an input whole.
+    limit = settings.MAX_PARTED_UPLOAD_BYTES if capability.task == TRANSCRIBE else settings.MAX_CLIP_BYTES
+    if artifact.size > limit:
         raise errors.InputTooLarge(
-            f"input_artifacts: {artifact_id} has {artifact.size:,} bytes; the limit is {settings.MAX_CLIP_BYTES:,}.",
+            f"input_artifacts: {artifact_id} has {artifact.size:,} bytes; the limit is {limit:,}.",
             param="input_artifacts",
         )
     return artifact

@@ -536,3 +536,16 @@ def test_the_same_clip_under_a_new_id_is_the_same_request(alice: Owner) -> None:
     listen = {"model": "test-listener", "modality": "text", "params": {}, "idempotency_key": "k"}
     first = submitted(alice, clip=uploaded(alice, is_transient=True), **listen)
     assert submitted(alice, clip=uploaded(alice, is_transient=True), **listen).pk == first.pk
+
+
+def test_a_recording_may_be_of_five_gibibytes_and_not_a_byte_more(alice: Owner) -> None:
+    clip = uploaded(alice)
+    listen = {"model": LISTENER.model, "modality": "text", "params": {}, "input_artifacts": [clip.pk]}
+    for size, is_taken in ((5 * 2**30, True), (5 * 2**30 + 1, False)):
+        # No test writes five gibibytes: the row says how many there are.
+        Artifact.objects.filter(pk=clip.pk).update(size=size)
+        if is_taken:
+            assert submitted(alice, **listen).state == State.QUEUED
+        else:
+            with pytest.raises(errors.InputTooLarge, match=r"5,368,709,121 bytes; the limit is 5,368,709,120\."):
+                submitted(alice, **listen)

@@ -11,8 +11,10 @@ from typing import Any
 
 import av
 import httpx
+import numpy as np
 import openai
 import pytest
+import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -148,6 +150,25 @@ def test_a_native_job_says_which_times_it_wants(platform: Platform, http: httpx.
         answer = http.post("/v1/generations", json=asked | {"params": {"timestamps": wrong}})
         assert answer.status_code == 400
         assert answer.json()["error"].startswith("params.timestamps: It must be true or of segment, word, not ")
+
+
+def test_a_recording_larger_than_an_upload_is_heard_from_the_store(
+    platform: Platform, http: httpx.Client, spoken: bytes
+) -> None:
+    with wave.open(io.BytesIO(spoken)) as wav:
+        samples = np.frombuffer(wav.readframes(wav.getnframes()), "<i2")
+    quick = np.repeat(np.concatenate([np.zeros(15 * 22_050, "<i2"), samples]), 8) / 32768
+    made = io.BytesIO()
+    soundfile.write(made, np.stack([quick, quick], axis=1), 8 * 22_050, format="WAV", subtype="DOUBLE")
+    assert len(made.getvalue()) > 64 * 2**20
+    clip = http.post("/v1/artifacts", content=made.getvalue(), headers={"Content-Type": "audio/wav"}).json()["id"]
+    asked = {"model": MODEL, "modality": "text", "input_artifacts": [clip], "params": {"timestamps": True}}
+    job = platform.until_state(http.post("/v1/generations", json=asked).json()["id"], "completed")
+    text, times = (http.get(f"/v1/artifacts/{output}") for output in job["output_artifacts"])
+    assert all(word in text.text.lower() for word in HEARD)
+    transcript = Transcript.parse(times.content)
+    assert transcript.duration_seconds == pytest.approx(len(quick) / (8 * 22_050), abs=0.01)
+    assert transcript.segments[0].start == pytest.approx(15, abs=1)
 
 
 def test_a_text_is_streamed_while_it_is_heard(sdk: openai.OpenAI, spoken: bytes) -> None:
