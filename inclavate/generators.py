@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import unicodedata
@@ -237,6 +238,15 @@ EMOJI = re.compile(
     f"(?:[0-9#*]\ufe0f?\u20e3|[{_PICTURES}]|[\u00a9\u00ae\u203c\u2049\u2100-\u2bff\u3030\u303d\u3297\u3299]\ufe0f)"
     "[\ufe0e\ufe0f\u200d\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]*"
 )
+_SHORT_CHARACTERS = 2_000
+_TAGS = re.compile(
+    r"<!--.*?-->|<(script|style|template|svg)\b[^>]*>.*?</\1\s*>|</?(?:"
+    r"a|abbr|article|aside|b|blockquote|body|br|button|caption|cite|code|dd|del|div|dl|dt|em|figure|footer|form|h[1-6]|head|"
+    r"header|hr|html|i|iframe|img|input|ins|kbd|label|li|link|main|mark|meta|nav|ol|option|p|picture|pre|q|s|section|select|"
+    r"small|source|span|strong|sub|sup|table|tbody|td|tfoot|th|thead|time|title|tr|u|ul|var|video|wbr"
+    r")(?:[\s/][^<>]*)?>|!\[\s*\]\([^()]*\)",
+    re.IGNORECASE | re.DOTALL,
+)
 # Letters to Unicode that show nothing.
 _BLANK_LETTERS = frozenset("\u115f\u1160\u3164\uffa0")
 _MARKUP = frozenset("<=>|~")
@@ -320,9 +330,10 @@ class Check:
 
     def _prompt(self, prompt: str) -> None:
         self._text(prompt, required=True)
-        if not can_be_spoken(self.params[prompt]):
+        text = self.params[prompt]
+        if not can_be_spoken(text if self.params.get("normalize") is False else _without_markup(text)):
             raise self._invalid(
-                prompt, f"It has nothing to speak: no letter, digit or spoken symbol in {_shown(self.params[prompt])}."
+                prompt, f"It has nothing to speak: no letter, digit or spoken symbol in {_shown(text)}."
             )
 
     def _document(self) -> None:
@@ -448,6 +459,12 @@ class Check:
         return errors.InvalidRequest(f"{name}: {sentence}", param=name)
 
 
+def _without_markup(text: str) -> str:
+    """A short text without tags, comments, entities' names and pictures; one that is long has words as well, and what
+    is to be spoken of it is found when it is spoken."""
+    return html.unescape(_TAGS.sub(" ", text)) if len(text) <= _SHORT_CHARACTERS else text
+
+
 def can_be_spoken(text: str) -> bool:
     """Whether it holds a letter, a digit or a symbol that has a name; emoji, punctuation and what marks up text alone
     make no sound.
@@ -460,7 +477,9 @@ def _is_spoken(character: str) -> bool:
         return True
     category = unicodedata.category(character)
     if category == "So":
-        # "℃" and "™" are written with letters; "★" is but a picture.
+        # "℃" and "™" are written with letters, "🅗" is one; "★" is but a picture.
+        if "\U0001f150" <= character <= "\U0001f189":
+            return True
         return any(unicodedata.category(c)[0] in "LN" for c in unicodedata.normalize("NFKC", character))
     if category == "Sm":
         return character not in _MARKUP

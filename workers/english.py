@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from workers.characters import ascii_digits
 from workers.numbers import cardinal, decimal, digits, ordinal, year
 
 Match: TypeAlias = re.Match[str]
@@ -21,8 +22,13 @@ _ALONE = r"(?<![\w.])(?<![0-9],)"
 _TO = r"\s?[-–—]\s?"
 
 
+# After a figure it is meant for a degree.
+_ORDINAL_SIGN = re.compile(r"(?<=[0-9])\s?º")
+
+
 def spoken(text: str, *, is_british: bool) -> str:
     """The text as it is said; `is_british` has the day before the month, as readers there expect."""
+    text = _ORDINAL_SIGN.sub("°", ascii_digits(text))
     for pattern, say in _BRITISH_RULES if is_british else _AMERICAN_RULES:
         text = pattern.sub(say, text)
     return text
@@ -154,6 +160,11 @@ def _time(match: Match) -> str:
 
 def _hour(match: Match) -> str:
     return cardinal(int(match["hour"])) + _half_of_day(match)
+
+
+def _duration(match: Match) -> str:
+    names = {"h": "hour", "m": "minute", "s": "second"}
+    return " ".join(_counted(said, names[part]) for part, said in match.groupdict().items() if said)
 
 
 def _half_of_day(match: Match) -> str:
@@ -292,7 +303,12 @@ _UNITS: Final = {
     "GiB": ("gibibyte", "gibibytes"),
     "Mbps": ("megabit per second", "megabits per second"),
     "Gbps": ("gigabit per second", "gigabits per second"),
+    "kbps": ("kilobit per second", "kilobits per second"),
+    "kB/s": ("kilobyte per second", "kilobytes per second"),
+    "KB/s": ("kilobyte per second", "kilobytes per second"),
     "MB/s": ("megabyte per second", "megabytes per second"),
+    "GB/s": ("gigabyte per second", "gigabytes per second"),
+    "TB/s": ("terabyte per second", "terabytes per second"),
     "Hz": ("hertz", "hertz"),
     "kHz": ("kilohertz", "kilohertz"),
     "MHz": ("megahertz", "megahertz"),
@@ -417,9 +433,15 @@ def _range(match: Match) -> str:
 
 
 def _power(match: Match) -> str:
-    exponent = int(match[2])
-    named = {2: "squared", 3: "cubed"}.get(exponent) or f"to the power of {cardinal(exponent)}"
-    return f"{match[1]} {named}"
+    return f"{match[1]} {_to_the(int(match[2]))}"
+
+
+def _superscript(match: Match) -> str:
+    return f"{match[1]} {_to_the(int(unicodedata.normalize('NFKC', match[2]).replace('−', '-')))}"
+
+
+def _to_the(exponent: int) -> str:
+    return {2: "squared", 3: "cubed"}.get(exponent) or f"to the power of {cardinal(exponent)}"
 
 
 def _scientific(match: Match) -> str:
@@ -441,6 +463,13 @@ _MONARCHS = (
 )
 _NUMBERED = (
     "World War|Chapter|Part|Volume|Act|Scene|Phase|Section|Book|Type|Class|Level|Article|Appendix|Super Bowl|Grade"
+)
+
+
+# "Part I of it" and "Part I is" are the first; "the part I like" is mine.
+_SAID_BY_ME = (
+    r"(?!(?:of|and|or|to|is|has|had|in|on|at|by|for|from|with|covers|begins|starts|ends|deals|describes|shows|contains|explains)\b)"
+    "[a-z]"
 )
 
 
@@ -698,6 +727,7 @@ _HALF = r"(?P<half>[AaPp])(?:\.[Mm]\.|[Mm]\b)"
 _TIMES: Final = (
     _rule(r"(?<=[0-9]:[0-9]{2})" + _TO + r"(?=[0-9]{1,2}:[0-9]{2})", " to "),
     _rule(r"(?<=[0-9][apAP][mM])" + _TO + r"(?=[0-9])", " to "),
+    _rule(r"(?<=[0-9]:[0-9]{2})" + _TO + rf"(?=(?:1[0-2]|0?[1-9])\s?{_HALF.replace('?P<half>', '?:')})", " to "),
     _rule(
         r"(?<![\w:.,$])(?P<hour>[01]?[0-9]|2[0-3]):(?P<minute>[0-5][0-9])(?::(?P<second>[0-5][0-9])(?:\.[0-9]{1,9})?)?"
         rf"(?:\s?{_HALF}|Z\b)?(?![\w:])",
@@ -705,15 +735,33 @@ _TIMES: Final = (
     ),
     _rule(rf"(?<![\w:.,$])(?P<hour>1[0-2]|0?[1-9])\s?{_HALF}(?!\w)", _hour),
 )
+# How long something takes; a single "30m" is a length.
+_DURATIONS: Final = (
+    _rule(
+        r"(?<![\w.])(?P<h>[0-9]{1,3})\s?h(?:rs?)?\s?(?P<m>[0-9]{1,2})\s?m(?:ins?)?(?:\s?(?P<s>[0-9]{1,2})\s?s(?:ecs?)?)?(?![\w/²³])",
+        _duration,
+    ),
+    _rule(r"(?<![\w.])(?P<m>[0-9]{1,3})\s?m(?:ins?)?\s?(?P<s>[0-9]{1,2})\s?s(?:ecs?)?(?![\w/²³])", _duration),
+)
+_SPACED: Final = (
+    _rule(
+        r"(?<![\w.,-])(?:[1-9][0-9]?(?: [0-9]{3}){2,4}|[1-9][0-9]{2}(?: 000){2,4})(?![\w,.-]?[0-9])",
+        lambda match: match[0].replace(" ", ""),
+    ),
+    _rule(r"(?<![\w.,-])[1-9][0-9]{0,2}(?:\.000){2,4}(?![\w,.-]?[0-9])", lambda match: match[0].replace(".", "")),
+)
 # Between numbers before they are words.
 _RELATIONS: Final = (
+    _rule(r"(?<=[0-9])\s?[-−–]\s?(?=[0-9]{1,15}(?:\.[0-9]{1,15})?\s?=\s?[-−]?[0-9])", " minus "),
     _rule(rf"(?<=[\w)%°²³])\s({_SIGN})\s(?=[\w(.√π∞$£€-])", lambda match: f" {_OPERATORS[match[1]]} "),
     _rule(rf"(?<![\w<>~+=])([{''.join(map(re.escape, _PREFIXES))}])\s?(?=[$£€]?\.?[0-9])", _prefix),
 )
 _AMOUNT = rf"(?P<amount>{_NUMBER})"
 _SIGNS = "[" + "".join(_MONEY) + "]"
 _MONIES: Final = (
-    _rule(rf"(?<!\S)[-−](?={_SIGNS}[0-9])", "minus "),
+    _rule(rf"(?<!\w)({_SIGNS})[-−](?=\.?[0-9])", r"minus \1"),
+    _rule(rf"(?<!\S)[-−](?={_SIGNS}\.?[0-9])", "minus "),
+    _rule(rf"(?<!\w)({_SIGNS})\.(?=[0-9]{{2}}(?![0-9]))", r"\g<1>0."),
     _rule(
         rf"(?:(?<!\w)(?P<country>US|AU|CA|NZ|HK|A|C|S))?(?P<sign>{_SIGNS})\s?{_AMOUNT}"
         rf"(?:{_TO}{_SIGNS}?(?P<upper>{_NUMBER}))?{_SCALE}(?!\w)",
@@ -734,7 +782,17 @@ _DOTTED: Final = (
 )
 _PLUS_OR_MINUS = _rule(r"(?<![\w+])\+/[-−–](?=\s?[0-9.$£€])", "±")
 _NEGATIVE = _rule(r"(?<![\w)\]}.,:/%°'\"’-])[-−](?=\.?[0-9])", "minus ")
+_SIDE = r"[0-9]{1,5}(?:\.[0-9]{1,5})?"
 _QUANTITIES: Final = (
+    _rule(r"(?<=[0-9])\s?%[-–—](?=[0-9]{1,15}(?:\.[0-9]{1,15})?\s?%)", " to "),
+    _rule(
+        rf"(?<![\w.])(?!0x)(?:{_SIDE}(?:[x×]|\sx\s)){{1,3}}(?={_SIDE}\s?(?:{_UNIT}){_UNIT_END})",
+        lambda match: "".join(f"{decimal(side)} by " for side in re.findall(r"[0-9.]+", match[0])),
+    ),
+    _rule(
+        rf"(?<![\w.])(?!0x)(?:{_SIDE}(?:[x×]|\sx\s)){{2,3}}{_SIDE}(?![\w.])",
+        lambda match: " by ".join(map(decimal, re.findall(r"[0-9.]+", match[0]))),
+    ),
     _rule(r"(?<![\w.])([1-9])['’′]\s?(1[01]|[0-9])(?:[\"”″]|'')", _feet_and_inches),
     _rule(
         rf"{_ALONE}(?P<number>{_NUMBER})(?:{_TO}(?P<upper>{_NUMBER}))?(?P<joint>[\s-]?)(?P<unit>{_UNIT}){_UNIT_END}",
@@ -760,7 +818,7 @@ _ABBREVIATIONS: Final = (
     _rule(rf"(?<![\w.])({_one_of(_WORDS)})(?![\w.])", _word),
     _rule(r"\bw/(?=\s?[A-Za-z])\s?", "with "),
     _rule(rf"\b((?:{_MONARCHS}))\s(?!I\b)({_ROMAN})\b", _monarch),
-    _rule(rf"\b((?:{_NUMBERED}))\s({_ROMAN})\b(?!')", _numbered),
+    _rule(rf"\b((?:{_NUMBERED}))\s(?!I\s{_SAID_BY_ME})({_ROMAN})\b(?!')", _numbered),
 )
 _BEFORE_YEARS = (
     "[Ii]n|[Ss]ince|[Ff]rom|[Uu]ntil|[Tt]ill|[Bb]efore|[Aa]fter|[Dd]uring|[Cc]irca|[Yy]ear|[Ss]ummer|[Ww]inter|[Ss]pring|"
@@ -771,6 +829,7 @@ _NUMBERS: Final = (
     _rule(r"(?<![\w.,])['’]?((?:1[0-9]|20)[0-9]0|[2-9]0)['’]?s\b", _decade),
     _rule(rf"{_ALONE}({_NUMBER})e([+-]?[0-9]{{1,3}})(?!\w)", _scientific),
     _rule(r"\b([A-Za-z]|[0-9]{1,9})(?:\^|\*\*)(-?[0-9]{1,3})(?![\w.])", _power),
+    _rule(r"\b([A-Za-z]|[0-9]{1,9})([⁺⁻]?[⁰¹²³⁴-⁹]{1,3})(?![⁰¹²³⁴-⁹])", _superscript),
     _rule(r"(?<=[A-Za-z0-9)])²", " squared"),
     _rule(r"(?<=[A-Za-z0-9)])³", " cubed"),
     _rule(r"(?<![\w.])([0-9]{1,5})[x×]([0-9]{1,5})(?!\w)", lambda match: f"{decimal(match[1])} by {decimal(match[2])}"),
@@ -811,12 +870,14 @@ def _rules(*, is_british: bool) -> tuple[_Rule, ...]:
     return (
         _PLUS_OR_MINUS,
         *_ADDRESSES,
+        *_SPACED,
         *_TELEPHONES,
         *_dates(is_british=is_british),
         _CODES_IN_GROUPS,
         *_WEEKDAYS,
         *_TEXT_DATES,
         *_TIMES,
+        *_DURATIONS,
         *_RELATIONS,
         *_MONIES,
         *_DOTTED,

@@ -10,8 +10,9 @@ from functools import cache
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from inclavate.generators import EMOJI, can_be_spoken
+from inclavate.generators import EMOJI
 from workers import english
+from workers.characters import composed
 from workers.numbers import whole_numbers
 
 # The parser's time and memory are bounded by its input, so it sees no more at once.
@@ -32,6 +33,8 @@ _LOOSE_MARKS = re.compile(r" (?=[.,!?;:\n])")
 _REPEATED = re.compile(r"([!?.,;:…。！？、\-–—_=*~#+/\\|^<>•·])\1{3,}")
 _REPEATED_MARKS = re.compile(r"([!?‽！？]{3})[!?‽！？]+")
 _MARKS = re.compile(r"[*_`\[\]<>&~#|\\]|^ {0,3}(?:[-+=]|\d{1,9}[.)])", re.MULTILINE)
+# What stands before a task: whether it is done.
+_TICK = re.compile(r"^([ \t]{0,8}(?:[-*+][ \t]{1,4})?)\[[ xX]\][ \t]+(?=\S)", re.MULTILINE)
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 # What the parser would read as something else, though it tells of plain text only.
 _ESCAPED = re.compile(r"&#?\w{1,32};|\\[!-/:-@\[-`{-~]")
@@ -54,11 +57,6 @@ _CELL_TAG = re.compile("td|th")
 _ENDS = ".!?…。！？।؟:;,：；，、"
 
 
-def has_speech(text: str) -> bool:
-    """Whether anything of the text is left to speak after `readable`."""
-    return can_be_spoken(text)
-
-
 def spoken(text: str, language: str) -> str:
     """A piece of readable text as it is said: English (a code such as "en-us") in full, of some languages the whole
     numbers, of others nothing changes. Takes time linear in the text, and never raises.
@@ -72,14 +70,13 @@ def spoken(text: str, language: str) -> str:
 def readable(text: str) -> str:
     """A whole document without markup, emoji and what cannot be seen; text that has none of them stays as it is.
 
-    Headings, list items and rows of tables become lines that end as sentences do; blank lines part paragraphs. Takes
-    time linear in the text, never raises, and is never empty where `has_speech(text)`.
+    Headings, list items and rows of tables become lines that end as sentences do; blank lines part paragraphs. Letters
+    are in one with their accents (NFC), and wide, bold or circled ones are plain. Takes time linear in the text, and
+    never raises. Of what is nothing but markup nothing is left.
     """
-    visible = _visible(text)
+    visible = _visible(_TICK.sub(r"\1", text))
     # Once more: entities may have stood for anything.
-    plain = _bounded(_visible("".join(_plain(visible)).replace(_TIMES, "*"))).strip()
-    # A text that is nothing but markup, such as one link without words, is read as it was written.
-    return plain if can_be_spoken(plain) or not can_be_spoken(text) else _bounded(visible).strip()
+    return _bounded(composed(_visible("".join(_plain(visible)).replace(_TIMES, "*")))).strip()
 
 
 def _visible(text: str) -> str:
