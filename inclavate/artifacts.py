@@ -11,7 +11,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -457,10 +457,16 @@ def get(owner: Owner, artifact_id: uuid.UUID) -> Artifact:
 
 
 def read(artifact: Artifact, start: int = 0, stop: int | None = None) -> Generator[bytes, None, None]:
-    """The bytes start..stop (exclusive) in chunks. Raises `NotReady`, `ArtifactGone`, `Unavailable`."""
+    """The bytes start..stop (exclusive) in chunks. Raises `NotReady`, `ArtifactGone`, `Unavailable`; the last two also
+    on the way."""
     _check_ready(artifact)
-    with _translated():
-        return _store().read(artifact.store_key, start, stop, _READ_BYTES)
+    return storage.opened(_chunks(artifact, start, stop))
+
+
+def _chunks(artifact: Artifact, start: int, stop: int | None) -> Generator[bytes, None, None]:
+    with _translated(), closing(_store().read(artifact.store_key, start, stop, _READ_BYTES)) as chunks:
+        yield b""
+        yield from chunks
 
 
 def direct_url(artifact: Artifact, media_type: str, disposition: str) -> str | None:

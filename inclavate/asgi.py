@@ -155,7 +155,11 @@ class Gate:
             boundary.check_query(scope["query_string"])
             await self._app(scope, receive, send_with_id)
         except errors.InclavateError as error:
-            await boundary.error_response(error, scope["path"])(scope, receive, send_with_id)
+            if not status:
+                await boundary.error_response(error, scope["path"])(scope, receive, send_with_id)
+                return
+            # It began as another answer: the connection ends before that is whole, and the client sees it.
+            log.warning("an answer was broken off: %s: %s %s", error.code, error.message, request_id)
         finally:
             took = (time.monotonic() - began) * 1000
             # As ASCII: a path's newline or escape must not write lines of its own.

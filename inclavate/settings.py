@@ -245,12 +245,20 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "filters": {
+        "foreseen": {
+            "()": "django.utils.log.CallbackFilter",
+            "callback": lambda record: record.msg != "ASGI callable returned without completing response.",
+        }
+    },
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": "WARNING"},
     "loggers": {
         **{name: {"level": LOG_LEVEL} for name in ("inclavate", "workers")},
         # The access log has each request once, with its id and no character of a path that could forge a line.
         "django.request": {"level": "CRITICAL"},
+        # Why an answer was broken off is in our own line.
+        "uvicorn.error": {"filters": ["foreseen"]},
     },
 }
 REST_FRAMEWORK = {

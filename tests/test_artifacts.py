@@ -6,9 +6,10 @@ import hashlib
 import os
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from django.db import connection
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from inclavate import artifacts, database, errors
 from inclavate.models import Artifact, Owner, PartedUpload, Usage
 from storage import PART_BYTES
+from tests.faultproxy import Fault, FaultProxy, Mode
 
 pytestmark = [pytest.mark.database, pytest.mark.usefixtures("database")]
 
@@ -344,3 +346,29 @@ def test_several_come_in_the_order_asked_and_only_to_their_owner(alice: Owner, b
             artifacts.several(alice, ids)
     with pytest.raises(errors.NotReady):
         artifacts.several(alice, [begun(alice).pk])
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def network(moto_url: str) -> Iterator[FaultProxy]:
+    """The store is a bucket for a while, behind this."""
+    endpoint = parse_qs(urlsplit(moto_url).query)["endpoint"][0]
+    server = urlsplit(endpoint)
+    artifacts._store.cache_clear()
+    with FaultProxy(str(server.hostname), int(server.port or 0)) as proxy:
+        through = moto_url.replace(quote(endpoint, safe=""), quote(f"http://127.0.0.1:{proxy.port}", safe=""))
+        with override_settings(STORE_URL=f"{through}&attempts=2"):
+            yield proxy
+    artifacts._store.cache_clear()
+
+
+def test_a_store_that_fails_in_the_middle_of_a_download_is_an_error_of_ours(alice: Owner, network: FaultProxy) -> None:
+    artifact = kept(alice, bytes(PART_BYTES))
+    network.inject(Fault(Mode.CUT_ANSWER, "^GET", times=1000, after_bytes=2**20))
+    chunks = artifacts.read(artifact)
+    assert next(chunks)
+    with pytest.raises(errors.Unavailable):
+        list(chunks)
+    artifacts.delete(alice, artifact.pk)

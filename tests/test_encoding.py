@@ -90,6 +90,48 @@ def test_aac_is_a_row_of_adts_frames_that_hold_the_whole_sound(tmp_path, given, 
     assert SECONDS * rate <= len(frames) * 1024 <= SECONDS * rate + 3 * 1024
 
 
+@pytest.mark.parametrize("rate", [22_050, 24_000, 48_000])
+@pytest.mark.parametrize("name", ["opus", "flac", "mp3"])
+def test_a_sound_of_any_length_is_read_whole_by_another_decoder_and_has_no_more(tmp_path, name, rate):
+    for place, milliseconds in enumerate(range(2, 2000, 37)):
+        path = tmp_path / f"{place}"
+        samples = sound(rate, milliseconds / 1000)
+        with open_sound(path, name, rate) as writer:
+            for part in np.array_split(samples, 5):
+                writer.write(part)
+        decoded, own = soundfile.read(path)
+        # One sample is resampling's to round, and an MP3's encoder may add some of its own.
+        more = 32 if name == "mp3" else int(own != rate)
+        assert len(decoded) == pytest.approx(len(samples) * own / rate, abs=more)
+
+
+def pages(ogg: bytes) -> list[int]:
+    """The granule position of each page."""
+    granules = []
+    while ogg:
+        assert ogg[:4] == b"OggS"
+        granules.append(int.from_bytes(ogg[6:14], "little"))
+        segments = ogg[26]
+        ogg = ogg[27 + segments + sum(ogg[27 : 27 + segments]) :]
+    return granules
+
+
+@pytest.mark.parametrize("seconds", [0.005, 0.1, 0.15, 0.187, 0.2, 1.0, 1.7])
+def test_an_opus_ends_at_its_length_and_what_is_skipped_before_it(tmp_path, seconds):
+    data = b""
+    with open_sound(tmp_path / "a", "opus", 24_000) as writer:
+        for part in np.array_split(sound(24_000, seconds), 9):
+            writer.write(part)
+            data += (tmp_path / "a").read_bytes()[len(data) :]
+    data += (tmp_path / "a").read_bytes()[len(data) :]
+    skipped = int.from_bytes(data[(place := data.index(b"OpusHead") + 10) : place + 2], "little")
+    granules = pages(data)
+    assert granules[-1] == round(seconds * 48_000) + skipped
+    assert granules == sorted(granules)
+    # Pages of ten packets of 20 ms: the first of sound ends where they do.
+    assert all(granule % 960 == 0 for granule in granules[:-1])
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_bytes_are_of_the_type_that_is_said(tmp_path, name):
     path = encode(tmp_path / file_name("speech", name), name, 22_050)

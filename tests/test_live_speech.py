@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -184,6 +185,58 @@ def test_a_run_that_fails_after_the_first_sound_breaks_the_stream_off(live: Plat
     with streamed(live, model="test-tone-failing", stream_format="sse") as answer:
         last = events(answer.read().decode())[-1]
     assert (last["type"], last["error"]["code"]) == ("error", "inference_failed")
+
+
+def broken_off(platform: Platform, request_id: str, said: int) -> str:
+    """The one line on why an answer was, once it is in the log: nothing else is but that the request was answered."""
+    text = until(lambda: text if f" 200 {request_id}" in (text := shown(platform)[said:]) else None)
+    assert "Traceback" not in text
+    assert " ERROR " not in text
+    [line] = [line for line in text.splitlines() if line.endswith(request_id) and " WARNING " in line]
+    return line
+
+
+def shown(platform: Platform) -> str:
+    """The log, with what an access line says of the time left out."""
+    return re.sub(r" (\d+) \d+ ms ", r" \1 ", platform.log.read_text("utf-8"))
+
+
+def test_a_cancel_breaks_the_stream_off_with_one_line_in_the_log(live: Platform) -> None:
+    said = len(shown(live))
+    with streamed(live, model="test-tone-long") as answer:
+        request_id, job_id = answer.headers["x-request-id"], answer.headers["x-dppan-job-id"]
+        lines = answer.iter_raw()
+        next(lines)
+        live.http.delete(f"/v1/generations/{job_id}")
+        with pytest.raises(httpx.RemoteProtocolError):
+            b"".join(lines)
+    assert f"an answer was broken off: cancelled: Job {job_id} was cancelled. " in broken_off(live, request_id, said)
+
+
+def test_what_is_deleted_while_an_archive_streams_breaks_it_off_with_one_line_in_the_log(live: Platform) -> None:
+    said = len(shown(live))
+    with live.http as http:
+        # More than sockets hold.
+        first, second = (http.post("/v1/artifacts", content=bytes(size)).json()["id"] for size in (64 * 2**20, 1))
+        with http.stream("GET", f"/v1/artifacts/archive?ids={first},{second}") as answer:
+            request_id, parts = answer.headers["x-request-id"], answer.iter_raw()
+            next(parts)
+            live.http.delete(f"/v1/artifacts/{second}")
+            with pytest.raises(httpx.RemoteProtocolError):
+                sum(map(len, parts))
+    assert "an answer was broken off: artifact_gone: The bytes of this artifact" in broken_off(live, request_id, said)
+
+
+def test_what_is_deleted_while_it_is_downloaded_still_comes_whole(live: Platform) -> None:
+    said, size = len(shown(live)), 64 * 2**20
+    with live.http as http:
+        artifact = http.post("/v1/artifacts", content=bytes(size)).json()["id"]
+        with http.stream("GET", f"/v1/artifacts/{artifact}") as answer:
+            parts = answer.iter_raw()
+            first = len(next(parts))
+            live.http.delete(f"/v1/artifacts/{artifact}")
+            assert first + sum(map(len, parts)) == size
+    assert "Traceback" not in shown(live)[said:]
 
 
 @pytest.mark.parametrize(

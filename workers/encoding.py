@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -170,9 +171,13 @@ class _EncodedWriter(_Writer):
             self._stream.bit_rate = made.bit_rate * channels
         # The encoder's own conversion would guess at frames without a time.
         self._resampler = av.AudioResampler(self._stream.format.name, _LAYOUTS[channels], self.sample_rate)
+        self._resampled = 0
 
     def _encode(self, frame: Any) -> None:
         for resampled in self._resampler.resample(frame):
+            # Without a time the container does not count what an encoder puts before the sound.
+            resampled.pts, resampled.time_base = self._resampled, Fraction(1, self.sample_rate)
+            self._resampled += resampled.samples
             self._mux(resampled)
 
     def _mux(self, frame: Any) -> None:

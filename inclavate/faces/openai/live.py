@@ -10,13 +10,14 @@ import asyncio
 import base64
 import codecs
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import ExitStack, aclosing, suppress
 from typing import Any, Protocol
 
 from django.conf import settings
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from inclavate import artifacts, errors, sounds
 from inclavate.faces import watch
@@ -38,7 +39,7 @@ async def speech(request: Request, owner: Owner, job: Job, stream_format: str) -
     def begun(first: bytes) -> StreamingResponse:
         if stream_format == "sse":
             return _event_stream(_SpeechEvents(), first, hearing, request, job)
-        return StreamingResponse(_bytes(first, hearing), 200, _headers(job), media_type=hearing.media_type)
+        return _Heard(hearing, _bytes(first, hearing), _headers(job), hearing.media_type)
 
     return await _from_the_first(request, job, hearing, begun)
 
@@ -54,14 +55,15 @@ async def transcript(request: Request, owner: Owner, job: Job) -> Response:
 async def _from_the_first(
     request: Request, job: Job, hearing: Hearing, begun: Callable[[bytes], StreamingResponse]
 ) -> Response:
-    try:
-        first = await anext(hearing.sound)
-    except errors.InclavateError as error:
-        return waiting.refusal(request, job, error)
-    except StopAsyncIteration:
-        first = b""
-    except _Gone:
-        return Response()
+    with ExitStack() as leaving:
+        leaving.callback(hearing.leave)
+        try:
+            first = await hearing.next() or b""
+        except errors.InclavateError as error:
+            return waiting.refusal(request, job, error)
+        except _Gone:
+            return Response()
+        leaving.pop_all()
     return begun(first)
 
 
@@ -69,16 +71,38 @@ def _headers(job: Job) -> dict[str, str]:
     return {"x-dppan-job-id": str(job.pk), **_STREAM_HEADERS}
 
 
+class _Heard(StreamingResponse):
+    """A stream whose hearing ends with it, however it ends."""
+
+    def __init__(
+        self, hearing: Hearing, content: AsyncIterator[bytes], headers: dict[str, str], media_type: str
+    ) -> None:
+        super().__init__(content, 200, headers, media_type)
+        self._hearing = hearing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._hearing.leave()
+
+
 class _Gone(Exception):
     """The caller closed the connection."""
 
 
 class Hearing:
-    """One caller who listens to one job."""
+    """One caller who listens to one job, until `leave`.
+
+    The sound is drawn by tasks of its own: whoever listens may be cancelled anywhere, and more than once, which would
+    leave generators half closed.
+    """
 
     def __init__(self, request: Request, owner: Owner, job: Job, timeout_seconds: float) -> None:
         self.media_type = "application/octet-stream"
-        self.sound = self._sound()
+        self._sound = self._all()
+        self._following: asyncio.Task[bytes | None] | None = None
+        self._has_ended = False
         self._request = request
         self._owner = owner
         self._job = job
@@ -86,25 +110,54 @@ class Hearing:
         self._fence: int | None = None
         self._heard = 0
 
-    async def _sound(self) -> AsyncIterator[bytes]:
-        """The bytes of the output. Raises `InclavateError` for a job that ends otherwise, or whose run is lost.
-
-        A caller who goes away cancels the job, as on the routes that wait for its end.
+    async def next(self, seconds: float | None = None) -> bytes | None:
+        """What comes next, None at the end. Raises `TimeoutError` where nothing came in that time, and `InclavateError`
+        for a job that ends otherwise, or whose run is lost.
         """
+        following = self._following or asyncio.create_task(self._draw())
+        self._following = following
+        if not (await asyncio.wait({following}, timeout=seconds))[0]:
+            raise TimeoutError
+        self._following = None
+        return following.result()
+
+    def leave(self) -> None:
+        """Listen no more. It cancels a job that goes on, as on the routes that wait for its end; it waits for nothing,
+        as whoever is cancelled may not.
+        """
+        if not self._has_ended and not waiting.keeps(self._request):
+            pool.submit(waiting.cancel, self._owner, self._job)
+        closing = asyncio.create_task(self._close())
+        _closing.add(closing)
+        closing.add_done_callback(_closing.discard)
+
+    async def _close(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        await self._sound.aclose()
+
+    async def _draw(self) -> bytes | None:
         try:
-            async with watch.watching(self._job) as watched, sounds.listening(self._job.pk) as listener:
-                async for data in self._while_running(watched, listener):
-                    yield data
-                self._job = watched.job
-            async for data in self._rest():
-                yield data
-        except (GeneratorExit, asyncio.CancelledError, _Gone):
-            if not self._job.is_terminal and not waiting.keeps(self._request):
-                # Not awaited: whoever is cancelled may wait for nothing.
-                pool.submit(waiting.cancel, self._owner, self._job)
+            return await anext(self._sound, None)
+        except _Gone:
+            raise
+        except Exception:
+            self._has_ended = True
             raise
 
-    async def _while_running(self, watched: watch.Watched, listener: sounds.Listener) -> AsyncIterator[bytes]:
+    async def _all(self) -> AsyncGenerator[bytes]:
+        """The bytes of the output."""
+        async with watch.watching(self._job) as watched, sounds.listening(self._job.pk) as listener:
+            async with aclosing(self._while_running(watched, listener)) as running:
+                async for data in running:
+                    yield data
+            self._job = watched.job
+        async for data in self._rest():
+            yield data
+        self._has_ended = True
+
+    async def _while_running(self, watched: watch.Watched, listener: sounds.Listener) -> AsyncGenerator[bytes]:
         until = asyncio.get_running_loop().time() + self._timeout_seconds
         over = asyncio.create_task(watched.over(_FOR_EVER_SECONDS))
         gone = asyncio.create_task(waiting.disconnected(self._request))
@@ -154,6 +207,9 @@ class Hearing:
             yield data
 
 
+_closing: set[asyncio.Task[None]] = set()
+
+
 async def _first_of(chunk: Coroutine[Any, Any, sounds.Chunk | None], *others: asyncio.Task[Any]) -> sounds.Chunk | None:
     """The chunk, or None if another came to its end first."""
     listening = asyncio.create_task(chunk)
@@ -168,7 +224,7 @@ async def _bytes(first: bytes, hearing: Hearing) -> AsyncIterator[bytes]:
     """An error breaks the connection off: nobody takes what came for the whole."""
     yield first
     with suppress(_Gone):
-        async for data in hearing.sound:
+        while (data := await hearing.next()) is not None:
             yield data
 
 
@@ -206,15 +262,21 @@ class _TranscriptEvents:
 
 def _event_stream(told: _Told, first: bytes, hearing: Hearing, request: Request, job: Job) -> StreamingResponse:
     events = _events(told, first, hearing, request.url.path)
-    return StreamingResponse(events, 200, _headers(job), media_type="text/event-stream")
+    return _Heard(hearing, events, _headers(job), "text/event-stream")
 
 
 async def _events(told: _Told, first: bytes, hearing: Hearing, path: str) -> AsyncIterator[bytes]:
     """OpenAI's events, with a comment where nothing comes for long."""
+    data: bytes | None = first
     try:
-        yield _joined(told.delta(first))
-        async for data in _with_pauses(hearing.sound):
-            yield b": ping\n" if data is None else _joined(told.delta(data))
+        while data is not None:
+            yield _joined(told.delta(data))
+            while True:
+                try:
+                    data = await hearing.next(_PING_SECONDS)
+                    break
+                except TimeoutError:
+                    yield b": ping\n"
     except errors.InclavateError as error:
         yield _event({"type": "error", **envelope(error, path)})
     except _Gone:
@@ -222,26 +284,6 @@ async def _events(told: _Told, first: bytes, hearing: Hearing, path: str) -> Asy
     else:
         yield _joined(told.done())
     yield b"data: [DONE]\n\n"
-
-
-async def _with_pauses(sound: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
-    """The same, and None each time that nothing came for `_PING_SECONDS`."""
-    following: asyncio.Task[bytes] | None = None
-    try:
-        while True:
-            following = following or asyncio.ensure_future(anext(sound))
-            done, _ = await asyncio.wait({following}, timeout=_PING_SECONDS)
-            if not done:
-                yield None
-                continue
-            task, following = following, None
-            try:
-                yield task.result()
-            except StopAsyncIteration:
-                return
-    finally:
-        if following is not None:
-            following.cancel()
 
 
 def _joined(events: list[dict[str, Any]]) -> bytes:
