@@ -25,6 +25,7 @@ from inclavate.errors import InputUnreadable
 from inclavate.generators import DOCUMENTS, DOCX, EPUB, HTML, MARKDOWN, PLAIN_TEXT
 from tests.platforms import Platform
 from workers.documents import Chapter, chapters, file_name
+from workers.documents.texts import decode
 
 XHTML = '<html xmlns="http://www.w3.org/1999/xhtml" xmlns:epub="http://www.idpf.org/2007/ops"><body>{}</body></html>'
 CONTAINER = """<?xml version="1.0"?><container xmlns="urn:oasis:names:tc:opendocument:xmlns:container" version="1.0">
@@ -113,6 +114,30 @@ def test_form_feeds_begin_chapters_where_no_line_names_one(tmp_path: Path) -> No
     assert titles(found) == ["One", None]
 
 
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("latin-1", "São Paulo é bonito, não?"),
+        ("latin-1", "El niño mañana"),
+        ("cp1252", "£5 – “quoted”"),
+        ("latin-1", "Crème brûlée"),
+        ("latin-1", "Café"),
+        ("latin-1", "¿Dónde está el baño? ¡Aquí!"),
+        ("cp1252", "L’œuvre de l’été coûte 5 € à Noël, là-bas."),
+        ("latin-1", "Grüße aus München: es ist schön, aber kälter als gewöhnlich."),
+        ("latin-1", "Blåbærsyltetøy på brød"),
+        ("latin-1", "La città è più bella perché c'è il caffè."),
+        ("cp1250", "Zażółć gęślą jaźń, mówi się w Polsce o każdej pogodzie i porze roku."),
+        ("cp1251", "Сегодня хорошая погода, и мы идём гулять в парк после обеда."),
+        ("cp1253", "Σήμερα ο καιρός είναι καλός και πηγαίνουμε βόλτα στο πάρκο."),
+        ("shift_jis", "今日は天気がいいので、午後から公園へ散歩に行きます。"),
+        ("gb18030", "今天天气很好，我们下午去公园散步，然后回家吃饭。"),
+    ],
+)
+def test_a_text_in_an_encoding_that_it_does_not_name_is_read(encoding: str, text: str) -> None:
+    assert decode(text.encode(encoding)) == text
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "cp1252", "iso-8859-1"])
 def test_every_common_encoding_is_read(tmp_path: Path, encoding: str) -> None:
     text = "Die Straße über die Brücke führt nach Süden, hörte sie. Größere Häuser säumen die Straße. " * 20
@@ -122,6 +147,11 @@ def test_every_common_encoding_is_read(tmp_path: Path, encoding: str) -> None:
 def test_a_declared_encoding_is_believed(tmp_path: Path) -> None:
     page = '<html><head><meta charset="koi8-r"></head><body><p>Привет, мир</p></body></html>'
     assert read(page.encode("koi8-r"), HTML, tmp_path)[0].text == "Привет, мир"
+
+
+def test_what_stands_beside_a_page_and_under_it_is_not_read(tmp_path: Path) -> None:
+    page = "<header><h1>Fox</h1></header><p>It ran.</p><aside>Buy one!</aside><footer>Imprint</footer>"
+    assert [chapter.text for chapter in read(page, HTML, tmp_path)] == ["Fox\n\nIt ran."]
 
 
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:

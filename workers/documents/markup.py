@@ -49,14 +49,14 @@ def words(text: str) -> frozenset[str]:
 
 
 _BLOCKS = words(
-    "address article aside blockquote body caption center dd details dir div dl dt fieldset figcaption "
-    "figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr html legend li main menu ol p pre search "
+    "address article blockquote body caption center dd details dir div dl dt fieldset figcaption "
+    "figure form h1 h2 h3 h4 h5 h6 header hgroup hr html legend li main menu ol p pre search "
     "section summary table tbody tfoot thead ul"
 )
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _NOT_READ = words(
     "head script style template noscript svg math nav iframe object embed audio video canvas map select "
-    "textarea button dialog rt rp del"
+    "textarea button dialog rt rp del aside footer"
 )
 # What stands apart from what is read, as `class` says it, and as `epub:type` or `role` (there after "doc-") do.
 _APART_CLASSES = words(
