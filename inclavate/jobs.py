@@ -25,7 +25,7 @@ from django.db.models import F, Func, OuterRef, Q, QuerySet, Subquery, Sum, Text
 from django.db.models.functions import Coalesce
 
 from inclavate import artifacts, database, errors, fleet, progress, queue, voices, webhooks
-from inclavate.generators import DOCUMENTS, TRANSCRIBE, Capability, Check
+from inclavate.generators import DOCUMENTS, SPEECH, TRANSCRIBE, Capability, Check
 from inclavate.models import TERMINAL, Artifact, Attempt, Job, JobInput, Owner, State, Turn
 
 MAX_INPUTS = 64
@@ -146,6 +146,8 @@ def _check(owner: Owner, submission: Submission, capability: Capability) -> _Acc
         inputs.insert(0, voices.clip(speaker.voice))
     for artifact in inputs:
         _check_media_type(artifact, capability)
+        if capability.task == SPEECH and artifacts.content_type(artifact) not in capability.documents:
+            voices.check_given(artifact, submission.name_of("speaker_artifact"))
     return _Accepted(speaker.params, inputs, [*_notes(submission, capability), *speaker.notes])
 
 

@@ -57,10 +57,8 @@ def problem(facts: Mapping[str, Any]) -> str | None:
         return "The clip could not be measured."
     if facts["sample_rate"] < MIN_SAMPLE_RATE:
         return f"The clip has {facts['sample_rate']:,} samples a second; it needs at least {MIN_SAMPLE_RATE:,}."
-    if facts["silence"] > MAX_SILENCE:
-        return f"{facts['silence']:.0%} of the clip is silence; at most {MAX_SILENCE:.0%} may be."
-    if facts["level_dbfs"] < MIN_LEVEL_DBFS:
-        return f"The clip is too quiet: its level is {facts['level_dbfs']:g} dBFS; it needs {MIN_LEVEL_DBFS:g}."
+    if problem := _loudness_problem(facts):
+        return problem
     if facts["clipped"] > MAX_CLIPPED:
         return f"{facts['clipped']:.1%} of the clip is cut off at full scale; at most {MAX_CLIPPED:.0%} may be."
     return None
@@ -71,6 +69,28 @@ def _length_problem(seconds: float | None) -> str | None:
     if seconds is None or low <= seconds <= high:
         return None
     return f"The clip is {seconds:g} s long; it must be {low:g} to {high:g} s."
+
+
+def _loudness_problem(facts: Mapping[str, Any]) -> str | None:
+    if facts["silence"] > MAX_SILENCE:
+        return f"{facts['silence']:.0%} of the clip is silence; at most {MAX_SILENCE:.0%} may be."
+    if facts["level_dbfs"] < MIN_LEVEL_DBFS:
+        return f"The clip is too quiet: its level is {facts['level_dbfs']:g} dBFS; it needs {MIN_LEVEL_DBFS:g}."
+    return None
+
+
+def check_given(clip: Artifact, name: str) -> None:
+    """Whether there is a voice in a clip that a request itself gives, in the field `name`, as far as is known by now.
+
+    Raises `InvalidRequest`. How long it is, and how good, is between the caller and the engine.
+    """
+    kind = artifacts.content_type(clip)
+    if kind and not _is_sound(kind):
+        raise errors.InvalidRequest(f"{name}: a clip must be sound; artifact {clip.pk} is {kind}.", param=name)
+    if clip.facts.get("unreadable"):
+        raise errors.InvalidRequest(f"{name}: artifact {clip.pk} is broken, or no sound.", param=name)
+    if {"silence", "level_dbfs"} <= clip.facts.keys() and (reason := _loudness_problem(clip.facts)):
+        raise errors.InvalidRequest(f"{name}: {reason}", param=name)
 
 
 def state(voice: Voice) -> tuple[str, str | None]:
@@ -195,10 +215,14 @@ def _taken(name: str) -> errors.Conflict:
 
 
 def _check_sound(sniffed_type: str | None, field: str) -> None:
-    if sniffed_type is None or not (sniffed_type.startswith("audio/") or sniffed_type in _CONTAINERS):
+    if sniffed_type is None or not _is_sound(sniffed_type):
         raise errors.InvalidRequest(
             f"{field}: The clip must be sound; it looks like {sniffed_type or 'none'}.", param=field
         )
+
+
+def _is_sound(media_type: str) -> bool:
+    return media_type.startswith("audio/") or media_type in _CONTAINERS
 
 
 def _check_count(owner: Owner) -> None:

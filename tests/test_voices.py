@@ -334,6 +334,63 @@ def test_a_saved_voice_and_a_clip_are_one_too_many(alice: Owner, offered: None) 
         jobs.submit(alice, submission)
 
 
+def speaking_like(owner: Owner, clip: Artifact) -> Job:
+    submission = jobs.Submission("test-copier", "audio", {"text": "Hi."}, input_artifacts=[clip.pk])
+    return jobs.submit(owner, submission)[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "media_type", "kind"),
+    [
+        (b"Good evening.", "text/plain", "text/plain"),
+        (b"\x89PNG\r\n\x1a\n and so on", "audio/wav", "image/png"),
+        (b"%PDF-1.7", "audio/flac", "application/pdf"),
+    ],
+)
+def test_a_clip_that_is_no_sound_costs_no_job(
+    alice: Owner, offered: None, content: bytes, media_type: str, kind: str
+) -> None:
+    draft = artifacts.begin(alice, Artifact.Origin.UPLOADED, media_type)
+    draft.write(content)
+    clip = draft.finish()
+    with pytest.raises(errors.InvalidRequest) as refused:
+        speaking_like(alice, clip)
+    assert refused.value.message == f"speaker_artifact: a clip must be sound; artifact {clip.pk} is {kind}."
+    assert refused.value.param == "speaker_artifact"
+    assert Job.objects.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        ({"silence": 0.9}, "90% of the clip is silence; at most 70% may be."),
+        ({"level_dbfs": -60.0}, "The clip is too quiet: its level is -60 dBFS; it needs -40."),
+        ({"unreadable": True}, "is broken, or no sound."),
+    ],
+)
+def test_a_given_clip_in_which_nobody_speaks_costs_no_job(
+    alice: Owner, offered: None, facts: dict[str, Any], sentence: str
+) -> None:
+    clip = clip_draft(alice).finish()
+    claimed = artifacts.claim_inspection()
+    assert claimed is not None
+    artifacts.finish_inspection(claimed, GOOD | facts)
+    with pytest.raises(errors.InvalidRequest) as refused:
+        speaking_like(alice, clip)
+    assert refused.value.message.startswith("speaker_artifact: ")
+    assert refused.value.message.endswith(sentence)
+    assert Job.objects.count() == 0
+
+
+def test_a_given_clip_may_be_shorter_than_a_saved_one_and_is_not_waited_for(alice: Owner, offered: None) -> None:
+    clip = clip_draft(alice).finish()
+    assert speaking_like(alice, clip).input_artifacts == [str(clip.pk)]
+    claimed = artifacts.claim_inspection()
+    assert claimed is not None
+    artifacts.finish_inspection(claimed, GOOD | {"duration_seconds": 0.5})
+    assert speaking_like(alice, clip).input_artifacts == [str(clip.pk)]
+
+
 def test_a_models_own_voice_comes_first_and_the_job_says_so(alice: Owner, database: None) -> None:
     voice = inspected(kept(alice, "joe"))
     fleet.register("w1", 1, [COPIER])
@@ -486,6 +543,22 @@ def test_the_list_has_what_one_saved_and_what_the_models_have(http: httpx.Client
     low = next(voice for voice in listed["data"] if voice["name"] == "low")
     assert (low["id"], low["type"], low["state"]) == (None, "builtin", "ready")
     assert {"test-tone", "test-parrot"} <= set(low["models"])
+
+
+def test_a_clip_that_cannot_be_read_fails_its_job_by_the_name_of_its_field(
+    platform: Platform, http: httpx.Client
+) -> None:
+    clip = http.post("/v1/artifacts", content=b"fLaC, more or less").json()["id"]
+    asked = {"model": "test-parrot", "input": "Good morning.", "speaker_artifact": clip}
+    answer = http.post("/v1/audio/speech", json=asked)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "speaker_artifact")
+    if error["code"] == "input_unreadable":
+        job = platform.job(answer.headers["x-dppan-job-id"])
+        assert job["error_message"] == "speaker_artifact: The input is not audio that can be read."
+    else:
+        # A worker had looked into it before.
+        assert error["message"] == f"speaker_artifact: artifact {clip} is broken, or no sound."
 
 
 def test_an_artifact_becomes_a_voice(http: httpx.Client, good_clip: bytes) -> None:

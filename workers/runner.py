@@ -17,7 +17,7 @@ from django.db import Error as DatabaseError
 from django.db import close_old_connections
 
 from inclavate import artifacts, errors, fleet, jobs, queue, sounds
-from inclavate.generators import Input
+from inclavate.generators import DOCUMENTS, Input
 from inclavate.models import Artifact, Job
 from storage import StoreError
 from workers import hosts
@@ -163,7 +163,9 @@ class Runner:
             case Ending.DONE:
                 _publish(claim, produced)
             case Ending.FAILED if failed is not None:
-                persist(jobs.fail, claim, failed.code, failed.message)
+                is_clip = failed.code == errors.InputUnreadable.code and _has_clip(claim.job)
+                message = f"speaker_artifact: {failed.message}" if is_clip else failed.message
+                persist(jobs.fail, claim, failed.code, message)
             case Ending.CANCELLED:
                 persist(jobs.settle_cancel, claim)
             case Ending.DRAINED:
@@ -291,6 +293,14 @@ def _fetch(claim: jobs.Claim, folder: Path) -> list[Input]:
             raise errors.InferenceFailed(f"The worker had no room for input {used.position} on its disk.") from error
         inputs.append(Input(path, artifacts.content_type(used.artifact) or used.artifact.media_type))
     return inputs
+
+
+def _has_clip(job: Job) -> bool:
+    """Whether it speaks like its input, which is then no document."""
+    if job.modality != "audio":
+        return False
+    used = [use.artifact for use in job.inputs.select_related("artifact")]
+    return any(artifact is not None and artifacts.content_type(artifact) not in DOCUMENTS for artifact in used)
 
 
 def _copy(artifact: Artifact, path: Path) -> None:

@@ -55,8 +55,8 @@ def cancel(owner: Owner, job: Job) -> None:
 class _Ended(errors.JobError):
     """How a job ended, with the job's own code."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message, param=param)
         self.status = status
         self.code = code
 
@@ -65,7 +65,7 @@ def ended(job: Job, timeout: float) -> errors.InclavateError:
     match job.state:
         case State.FAILED:
             code = job.error_code or "internal"
-            return _Ended(errors.status_of(code), code, f"Job {job.pk} failed: {job.error_message}")
+            return _Ended(errors.status_of(code), code, f"Job {job.pk} failed: {job.error_message}", _field(job))
         case State.CANCELLED:
             return _Ended(409, "cancelled", f"Job {job.pk} was cancelled.")
         case State.EXPIRED:
@@ -78,6 +78,13 @@ def ended(job: Job, timeout: float) -> errors.InclavateError:
             return errors.StillRunning(
                 f"The wait of {timeout:g} s ran out, and job {job.pk} goes on; poll GET /v1/generations/{job.pk}."
             )
+
+
+def _field(job: Job) -> str | None:
+    """The field that a job failed for, as these routes call it, where its code tells."""
+    if job.error_code not in (errors.InputUnreadable.code, errors.InputTooLarge.code):
+        return None
+    return "speaker_artifact" if job.modality == "audio" else "file"
 
 
 def output(owner: Owner, job: Job, position: int = 0) -> Artifact:
