@@ -146,8 +146,11 @@ class Listener:
 
     async def _say(self) -> None:
         if time.monotonic() - self._said_at >= _SAY_SECONDS:
-            await self._client.sadd(self._listeners, self._list)
-            await self._client.expire(self._listeners, _FORGOTTEN_SECONDS)
+            # In one: who is cut off between the two would never be forgotten.
+            async with self._client.pipeline(transaction=True) as together:
+                together.sadd(self._listeners, self._list)
+                together.expire(self._listeners, _FORGOTTEN_SECONDS)
+                await together.execute()
             self._said_at = time.monotonic()
 
     async def leave(self) -> None:

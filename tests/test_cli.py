@@ -625,7 +625,8 @@ def test_a_listing_that_nobody_reads_to_its_end_is_no_error(live, client):
     client.wait(client.submit(client.first_ready("text-to-speech").model, "audio", {"text": "One."}).id)
     read, write = os.pipe()
     os.close(read)
-    code, _, err = live.run("jobs", stdout=write)
+    # As many as there may be of other tests', or what is left out would be told.
+    code, _, err = live.run("jobs", "--limit", "1000", stdout=write)
     os.close(write)
     assert (code, err) == (0, "")
 
